@@ -1,0 +1,1 @@
+"""What every durable storage shares: the contract, salvage and verification."""

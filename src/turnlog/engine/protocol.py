@@ -1,0 +1,189 @@
+"""The storage contract: what a session's log needs of a medium, and nothing else.
+
+A storage keeps logs by id. It never holds a live session: the caller appends batches, in order, with the seq
+that it expects next, and everything that is read comes back validated, or as an error that says where and
+what. Methods may be called from any thread; calls for one id are serialised by the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from turnlog.eventlog import EventLog
+from turnlog.events import SessionEvent
+from turnlog.header import SessionHeader
+from turnlog.logstate import LogState
+from turnlog.repair import interrupted_turn_closers
+from turnlog.session import END_SEED, Clock, Session, system_clock
+from turnlog.surface import SurfaceManager
+
+
+class TornTail(msgspec.Struct, frozen=True):
+    """Bytes behind the last durable batch that a crash left: cut at `truncate_to`, `cut_bytes` of them.
+
+    `recovered` of the log's last events were read out of the torn part and are written again by a repair.
+    """
+
+    truncate_to: int
+    cut_bytes: int
+    recovered: int
+    what: str
+
+
+class StoredLog(msgspec.Struct):
+    """A validated log as it is stored, with what its reading gave for free.
+
+    `log` holds the stored events; `closers` would balance an interrupted last turn and are not stored.
+    `revision` is equal for equal bytes, and another one after every change.
+    """
+
+    header: SessionHeader
+    log: EventLog
+    surface: SurfaceManager
+    state: LogState
+    revision: str
+    torn: TornTail | None = None
+    closers: Sequence[SessionEvent] = ()
+
+    def find_closers(self) -> list[SessionEvent]:
+        """What would close the log's open last turn; nothing for a balanced log."""
+        if self.state.open_turn is None:
+            return []
+        return interrupted_turn_closers(self.log.view(), start=self.state.turn_seq)
+
+    def balance(self) -> None:
+        """Put the closers behind the stored events, in memory."""
+        for event in self.closers:
+            op = event.surface_op
+            span = (
+                False if op is None else self.surface.check(event.seq, event.type, event.data, op)
+            )
+            self.surface.commit(event.seq, span)
+            self.log.append(event)
+            self.state.note(event.type, event.seq, event.data)
+
+    def to_session(self, *, clock: Clock = system_clock) -> Session:
+        """A detached session over the log; it shares the loaded bytes. The seed's end is marked."""
+        session = Session(
+            self.header, log=self.log, surface=self.surface, state=self.state, clock=clock
+        )
+        last = len(self.log) - 1
+        if last < 0 or self.log[last].type != END_SEED:
+            session.append(END_SEED, {})
+        return session
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """One entry of a listing: a readable header, or what keeps it from being read.
+
+    `header` is None exactly where `damage` says why. `location` is for people: a path, or a row's name.
+    `code` is the error code that opening it would raise, `""` for a sound entry.
+    """
+
+    header: SessionHeader | None
+    location: str
+    damage: str | None = None
+    code: str = ""
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """What salvage found wrong: the line (1 is the header), its byte offset in the text, and what it is."""
+
+    line: int
+    offset: int
+    what: str
+    seq: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{line, offset, what, seq?}`."""
+        place = {"line": self.line, "offset": self.offset, "what": self.what}
+        return place if self.seq is None else {**place, "seq": self.seq}
+
+
+class SalvagedRecord(msgspec.Struct, frozen=True):
+    """An event that could be decoded, in wire form, with its place in the text."""
+
+    line: int
+    offset: int
+    wire: dict[str, Any]
+
+
+class Salvage(msgspec.Struct, frozen=True):
+    """Everything of a log that can be decoded, in file order, and a list of what is damaged.
+
+    `header` is the header line as it stands, or None. It is a list and not a session: seqs may be missing,
+    doubled or out of order, and nothing is validated.
+    """
+
+    header: dict[str, Any] | None
+    records: list[SalvagedRecord]
+    damage: list[Damage]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The decoded events in wire form."""
+        return [record.wire for record in self.records]
+
+
+class RawLog(msgspec.Struct, frozen=True):
+    """A log's text as it is stored, decompressed where the medium compresses."""
+
+    header: SessionHeader
+    filename: str
+    content: bytes
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """What a storage must do. Errors are of `turnlog.errors`, the driver's own as their cause."""
+
+    def list(self) -> list[StoredSession]:
+        """Every stored session once, damaged ones among them, in no particular order.
+
+        One damaged entry never hides another. Reads headers only.
+        """
+
+    def inspect(self, id: str) -> StoredLog:
+        """The stored log with closers in memory only; writes nothing, whatever it finds.
+
+        Raises `SessionNotFoundError`, `CorruptLogError` or `UnsupportedFormatError`.
+        """
+
+    def load(self, id: str) -> StoredLog:
+        """The log after a durable repair: torn bytes cut (and set aside), an open last turn closed.
+
+        Afterwards `append` goes on at its end. Loading again adds nothing. Raises what `inspect` raises, and
+        `StorageWriteError` when the repair could not be made durable.
+        """
+
+    def salvage(self, id: str) -> Salvage:
+        """Everything that can be decoded; raises only `SessionNotFoundError` and for unreadable media."""
+
+    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+        """Make a batch durable before returning: all of it, or after an error none of it.
+
+        The first batch of a new session creates it, header and events in one step. The first seq must be that
+        which follows the stored ones. An empty batch does nothing, so that a session without events is never
+        stored.
+
+        Raises `ConflictError` when the stored log ends elsewhere or was changed from outside,
+        `SessionExistsError` for a new session whose id is taken, `StorageWriteError` when the medium refused.
+        """
+
+    def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
+        """The stored events from a seq on, without closers; none behind the end. Writes nothing."""
+
+    def read_raw(self, id: str) -> RawLog:
+        """The stored text, byte for byte. `StorageError` (`NO_RAW_LOG`) where the medium has no text."""
+
+    def revision(self, id: str) -> str | None:
+        """The revision without reading the log; None for an id that is not stored."""
+
+    def location(self, id: str) -> str | None:
+        """Where the session lies, for people: a path; None where there is none."""
+
+    def close(self) -> None:
+        """Release everything; calling it again does nothing."""

@@ -1,0 +1,661 @@
+"""Session: one live log, its surface, and what is derived from them.
+
+The rule: `append` checks everything before it changes anything, commits in memory, then tells the observers;
+what it accepts, a later load accepts. Reads never block writers for long: `events` is a view that does not
+grow. Thread-safe; an append from inside an observer of the same session, in the same thread, is refused,
+because the observers behind it would see events out of order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time as _time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from turnlog.errors import EventError, HeaderError, JsonValueError, SessionError
+from turnlog.eventlog import EventLog, EventView
+from turnlog.events import EventLike, SessionEvent, read_wire
+from turnlog.frozen import FrozenDict, FrozenList, freeze, thaw
+from turnlog.header import SessionHeader
+from turnlog.logstate import STATE_TYPES, LogState
+from turnlog.lossless import canonicalize, is_safe_integer, join_surrogates
+from turnlog.messages import Message, assistant_message, user_message
+from turnlog.request_header import canonical_header
+from turnlog.surface import ABSENT, SavedSurface, SurfaceManager, derive_event_message
+from turnlog.usage import SessionUsage, fold_usage, is_finish_chunk
+from turnlog.vocabulary import EVENT_TYPES, SURFACE_TYPES
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], int]
+"""Gives the time in Unix milliseconds."""
+
+END_SEED = "session/end-seed"
+_INTS = {int}
+_ENTRY_KEYS = frozenset({"type", "data", "surfaceOp", "sourceEventSeqs", "ignorable", "time"})
+
+
+def system_clock() -> int:
+    """The system's time in Unix milliseconds."""
+    return _time.time_ns() // 1_000_000
+
+
+class _Process:
+    """Counts the forks that led to this process: comparing a number is cheaper than asking for the pid."""
+
+    generation = 0
+
+
+def _note_fork() -> None:
+    _Process.generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+class CommitCheck:
+    """A pre-commit check with a state of its own; see `turnlog.invariants` for the one that ships.
+
+    Both methods get the event and its payload as plain, detached values.
+    """
+
+    def check(self, event: SessionEvent, data: Any, state: LogState) -> None:
+        """Raise any `TurnlogError` to veto the event; change nothing. `state` is that before the event."""
+
+    def commit(self, event: SessionEvent, data: Any) -> None:
+        """Take the committed event into account."""
+
+    def replay(self, events: EventView, state: LogState) -> None:
+        """Learn what the session already holds; called once, when the check is added."""
+
+    def copy(self) -> CommitCheck:
+        """An independent copy of the state, for batches that may be taken back."""
+        return self
+
+
+class RequestView(msgspec.Struct, frozen=True):
+    """What one model request was made of.
+
+    `header` and `context` are None where none was logged; `messages` is the derived history as it was sent.
+    """
+
+    turn: int
+    step: int
+    header: FrozenDict | None
+    context: FrozenDict | None
+    messages: list[Message]
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{turn, step, header, context, messages}` as plain values."""
+        return {
+            "turn": self.turn,
+            "step": self.step,
+            "header": thaw(self.header),
+            "context": thaw(self.context),
+            "messages": [message.to_dict() for message in self.messages],
+        }
+
+
+class Session:
+    """A session in memory. Make one with `create` or `from_restore`, a store, or `turnlog.open`."""
+
+    def __init__(
+        self,
+        header: SessionHeader,
+        *,
+        log: EventLog | None = None,
+        surface: SurfaceManager | None = None,
+        state: LogState | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._header = header
+        self._log = EventLog() if log is None else log
+        self._surface = SurfaceManager(self._log) if surface is None else surface  # type: ignore[arg-type]
+        self._state = LogState() if state is None else state
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._notifying: int | None = None
+        self._generation = _Process.generation
+        self._checks: list[CommitCheck] = []
+        self._observers: list[Callable[[SessionEvent], None]] = []
+        self._first_live_seq = len(self._log)
+        self._flush: Callable[[], None] | None = None
+        self._messages: list[Message] = []
+        self._by_seq: dict[int, Message | None] = {}
+        self._projected = (0, 0)
+
+    # -- construction ---------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        id: str,
+        seed: Iterable[EventLike] | None = None,
+        header: SessionHeader | Mapping[str, Any] | None = None,
+        *,
+        clock: Clock = system_clock,
+    ) -> Session:
+        """A detached session. A seed, even an empty one, is copied, checked and marked by `session/end-seed`.
+
+        Raises `EventError` or `JsonValueError`, naming the index of the first event that breaks a rule, and
+        `HeaderError` when the header is wrong or of another session.
+        """
+        session = cls(_own_header(id, header, clock), clock=clock)
+        if seed is not None:
+            session._restore(seed)
+            session._end_seed()
+        return session
+
+    @classmethod
+    def from_restore(
+        cls,
+        id: str,
+        events: Iterable[EventLike],
+        header: SessionHeader | Mapping[str, Any] | None = None,
+        *,
+        clock: Clock = system_clock,
+    ) -> Session:
+        """A session that goes on where stored events end; it takes the events over. Checked as a seed is."""
+        return cls.create(id, events, header, clock=clock)
+
+    def _restore(self, events: Iterable[EventLike]) -> None:
+        for index, entry in enumerate(events):
+            try:
+                event = read_wire(entry)
+                EVENT_TYPES.check_payload(event.type, event.data)
+                self._surface.add(event.seq, *_surface_parts(event, entry))
+            except (EventError, JsonValueError) as error:
+                raise type(error)(
+                    f"seed event {index}: {error.message}",
+                    code=error.code,
+                    **{**error.details, "seq": index},
+                ) from error
+            self._log.append(event)
+            if event.type in STATE_TYPES:
+                self._state.note(event.type, index, event.data)
+        self._first_live_seq = len(self._log)
+
+    def _end_seed(self) -> None:
+        length = len(self._log)
+        if not length or self._log[length - 1].type != END_SEED:
+            self.append(END_SEED, {})
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._header.id
+
+    @property
+    def header(self) -> SessionHeader:
+        """The session's header."""
+        return self._header
+
+    @property
+    def seq(self) -> int:
+        """The seq that the next event gets: the number of events."""
+        return len(self._log)
+
+    @property
+    def first_live_seq(self) -> int:
+        """The length of the seed: events from here on were appended to this object."""
+        return self._first_live_seq
+
+    @property
+    def events(self) -> EventView:
+        """The events so far, as an immutable sequence that does not grow."""
+        with self._lock:
+            return self._log.view()
+
+    @property
+    def surface(self) -> SurfaceManager:
+        """The surface: `session.surface.nodes` are the seqs that the model sees."""
+        return self._surface
+
+    @property
+    def state(self) -> LogState:
+        """A copy of the open brackets and last numbers."""
+        with self._lock:
+            return self._state.copy()
+
+    def snapshot(self) -> tuple[EventView, SavedSurface, LogState]:
+        """Events, surface (for `SurfaceManager.restore`) and state, all of one moment: what a fork shares."""
+        with self._lock:
+            return self._log.view(), self._surface.save(), self._state.copy()
+
+    def derive_messages(self) -> list[Message]:
+        """The history that the model sees, verbatim: shared immutable messages in a new list.
+
+        Costs O(new nodes) and one list copy; after a replace, O(nodes).
+        """
+        with self._lock:
+            generation, count = self._projected
+            nodes = len(self._surface)
+            if generation != self._surface.replace_generation:
+                kept = {seq: self._by_seq.get(seq, ABSENT) for seq in self._surface.nodes}
+                self._by_seq = {
+                    seq: message for seq, message in kept.items() if message is not ABSENT
+                }
+                self._messages, count = [], 0
+            for position in range(count, nodes):
+                seq = self._surface.node_at(position)
+                if seq not in self._by_seq:
+                    self._by_seq[seq] = derive_event_message(self._log[seq])
+                message = self._by_seq[seq]
+                if message is not None:
+                    self._messages.append(message)
+            self._projected = (self._surface.replace_generation, nodes)
+            return self._messages.copy()
+
+    def derive_event_message(self, event: EventLike) -> Message | None:
+        """The message of one event, verbatim; None where it has none (see `turnlog.surface`)."""
+        return derive_event_message(event)
+
+    def request_header(self) -> FrozenDict | None:
+        """The latest request header in canonical form, or None."""
+        with self._lock:
+            seq = self._state.header_seq
+            return None if seq < 0 else canonical_header(self._log[seq].data["header"])
+
+    def request_context(self) -> FrozenDict | None:
+        """The latest `request/context` data: `{provider, model, contextWindow?}`, or None."""
+        with self._lock:
+            seq = self._state.context_seq
+            return None if seq < 0 else self._log[seq].data
+
+    def title(self) -> str | None:
+        """The latest title, or None."""
+        with self._lock:
+            seq = self._state.title_seq
+            data = None if seq < 0 else self._log[seq].data
+        title = data.get("title") if isinstance(data, dict) else None
+        return title if isinstance(title, str) else None
+
+    def usage(self) -> SessionUsage:
+        """What this session's own requests used; inherited events belong to the parent and do not count."""
+        return fold_usage(self.events.iter_records(self._header.seed_length or 0))
+
+    def request_at(self, turn: int, step: int) -> RequestView:
+        """Header, context and messages exactly as sent for a step (the last attempt).
+
+        Raises `SessionError` (`STEP_NOT_FOUND`) when the log has no such step. Costs one pass over the log's
+        records up to the step.
+        """
+        events = self.events
+        boundary = _request_boundary(events, turn, step)
+        log = EventLog(events.prefix(boundary))
+        surface, state = refold(log)
+        past = Session(self._header, log=log, surface=surface, state=state)
+        return RequestView(
+            turn, step, past.request_header(), past.request_context(), past.derive_messages()
+        )
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        type: str,
+        data: Any,
+        *,
+        surface_op: Any = None,
+        source_event_seqs: Any = None,
+        ignorable: bool = False,
+        time: int | None = None,
+    ) -> SessionEvent:
+        """Append one event and return it, committed in memory.
+
+        `surface_op`: `"append"` or `{op: "replace", start, end}`, for surface types only, which need it.
+        `source_event_seqs`: list of earlier seqs. `time`: Unix milliseconds, the clock's unless given.
+
+        Raises `JsonValueError`, `EventError`, `SurfaceError`, `InvariantError` or `SessionError`; then nothing
+        has changed. An observer's failure is logged, and the append stands.
+        """
+        if self._generation != _Process.generation:
+            raise self._forked()
+        with self._lock:
+            if self._notifying is not None:
+                raise self._reentrant()
+            event = self._append_one(type, data, surface_op, source_event_seqs, ignorable, time)
+            if self._observers:
+                self._notify((event,))
+            return event
+
+    def append_all(self, entries: Iterable[Mapping[str, Any]]) -> list[SessionEvent]:
+        """Append several events as one: all or none in memory, one durable batch.
+
+        Each entry is a wire dict without seq: `{type, data, surfaceOp?, sourceEventSeqs?, ignorable?, time?}`.
+        Raises what `append` raises, for the first entry that is refused.
+        """
+        if self._generation != _Process.generation:
+            raise self._forked()
+        # Taken in before the lock: an iterator of the caller's runs none of its code inside the batch.
+        entries = list(entries)
+        with self._lock:
+            if self._notifying is not None:
+                raise self._reentrant()
+            length, state, surface = len(self._log), self._state.copy(), self._surface.save()
+            checks = [check.copy() for check in self._checks]
+            try:
+                events = [self._append_entry(entry) for entry in entries]
+            except BaseException:
+                self._log.truncate(length)
+                self._surface.restore(surface)
+                self._state, self._checks = state, checks
+                raise
+            self._notify(events)
+            return events
+
+    def _append_entry(self, entry: Any) -> SessionEvent:
+        shape = "an entry is {type, data, surfaceOp?, sourceEventSeqs?, ignorable?, time?}"
+        if not isinstance(entry, Mapping) or "type" not in entry or "data" not in entry:
+            raise EventError(shape, code="INVALID_ENVELOPE")
+        unknown = entry.keys() - _ENTRY_KEYS
+        if unknown:
+            raise EventError(f"{shape}, not {sorted(map(str, unknown))}", code="INVALID_ENVELOPE")
+        op, sources = entry.get("surfaceOp"), entry.get("sourceEventSeqs")
+        return self._append_one(
+            entry["type"],
+            entry["data"],
+            op,
+            sources,
+            entry.get("ignorable", False),
+            entry.get("time"),
+        )
+
+    def _append_one(
+        self, type_: str, data: Any, op: Any, sources: Any, ignorable: bool, time: int | None
+    ) -> SessionEvent:
+        """Check, then commit. Everything that can refuse stands before the first change."""
+        text, plain = canonicalize(data)
+        if type(type_) is not str:
+            raise EventError("the event type must be a string", code="INVALID_ENVELOPE")
+        if type(ignorable) is not bool:
+            raise EventError("ignorable must be True or False", code="INVALID_ENVELOPE")
+        type_ = join_surrogates(type_)
+        kind = EVENT_TYPES.check_payload(type_, plain)
+        if time is None:
+            time = self._clock()
+        elif not is_safe_integer(time):
+            raise EventError(
+                "time must be an integer of Unix milliseconds", code="INVALID_ENVELOPE"
+            )
+        if kind is not None and kind.ignorable:
+            ignorable = True
+        seq = len(self._log)
+        span: Any = False
+        if op is None and sources is None and type_ not in SURFACE_TYPES:
+            event = SessionEvent(type_, seq, time, text, None, None, ignorable)
+        else:
+            op, sources = _detach(op), _detach(sources)
+            event = SessionEvent(type_, seq, time, text, op, sources, ignorable)
+            span = self._surface.check(
+                seq,
+                type_,
+                plain,
+                ABSENT if op is None else op,
+                ABSENT if sources is None else sources,
+            )
+        if self._checks:
+            self._run_checks(event, plain)
+        self._surface.commit(seq, span)
+        self._log.append(event)
+        if type_ in STATE_TYPES:
+            self._state.note(type_, seq, plain)
+        for check in self._checks:
+            check.commit(event, plain)
+        return event
+
+    def _run_checks(self, event: SessionEvent, plain: Any) -> None:
+        # A check that appended would take the seq that the event at hand is about to get.
+        self._notifying = threading.get_ident()
+        try:
+            for check in self._checks:
+                check.check(event, plain, self._state)
+        finally:
+            self._notifying = None
+
+    def _notify(self, events: Sequence[SessionEvent]) -> None:
+        self._notifying = threading.get_ident()
+        try:
+            for event in events:
+                for observer in tuple(self._observers):
+                    try:
+                        observer(event)
+                    except Exception:
+                        logger.exception(
+                            "an observer of session %r failed at event %d", self.id, event.seq
+                        )
+        finally:
+            self._notifying = None
+
+    def _reentrant(self) -> SessionError:
+        return SessionError(
+            f"session {self.id!r}: an observer or check cannot append to its own session; do it later",
+            code="REENTRANT_APPEND",
+        )
+
+    def _forked(self) -> SessionError:
+        return SessionError(
+            f"session {self.id!r} was inherited over os.fork and may not be written here; resume it instead",
+            code="FORKED",
+        )
+
+    # -- the usual messages ----------------------------------------------------------------------------
+
+    def append_message(
+        self,
+        message: Mapping[str, Any],
+        *,
+        replace: tuple[int, int] | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> SessionEvent:
+        """Append a message of any kind to the surface, or put it in place of the nodes `replace` covers.
+
+        User messages stand by themselves. Assistant messages and tool results belong to a step: the open one,
+        or, for an assistant message while no turn is open, a turn of its own that is opened and completed in
+        the same batch. Raises what `append` raises.
+        """
+        role, source = message.get("role"), message.get("source")
+        kind = source.get("kind") if isinstance(source, Mapping) else None
+        op, sources = self._placement(replace)
+        if role == "user" and kind != "tool":
+            return self._append_surface("user/message", message, op, sources)
+        with self._lock:
+            type_ = "assistant/message" if role == "assistant" else "tool/result"
+            if type_ == "assistant/message" and self._state.open_turn is None and replace is None:
+                return self._append_own_turn(message, usage)
+            data = {
+                "turn": self._state.open_turn or self._state.turn,
+                "step": self._state.open_step or self._state.step,
+                **self._rewritten(type_, replace),
+                "message": message,
+            }
+            if usage is not None:
+                data["usage"] = dict(usage)
+            return self._append_surface(type_, data, op, sources)
+
+    def append_user(self, content: str | Sequence[Mapping[str, Any]]) -> SessionEvent:
+        """Append a user message with a text or a list of blocks."""
+        return self.append_message(user_message(content))
+
+    def append_assistant(
+        self,
+        content: str | Sequence[Mapping[str, Any]],
+        *,
+        provider: str,
+        model: str,
+        usage: Mapping[str, Any] | None = None,
+    ) -> SessionEvent:
+        """Append a model's message with a text or a list of blocks; see `append_message` for its step."""
+        return self.append_message(
+            assistant_message(content, provider=provider, model=model), usage=usage
+        )
+
+    def _append_own_turn(
+        self, message: Mapping[str, Any], usage: Mapping[str, Any] | None
+    ) -> SessionEvent:
+        turn = self._state.turn + 1
+        place = {"turn": turn, "step": 1}
+        data = {**place, "message": message} | ({} if usage is None else {"usage": dict(usage)})
+        events = self.append_all(
+            [
+                {"type": "turn/start", "data": {"turn": turn}},
+                {"type": "step/start", "data": place},
+                {"type": "assistant/message", "data": data, "surfaceOp": "append"},
+                {"type": "step/end", "data": place},
+                {"type": "turn/end", "data": {"turn": turn, "reason": {"kind": "completed"}}},
+            ]
+        )
+        return events[2]
+
+    def _placement(self, replace: tuple[int, int] | None) -> tuple[Any, list[int] | None]:
+        if replace is None:
+            return "append", None
+        start, end = replace
+        nodes = self._surface.nodes
+        covered = (
+            nodes[nodes.index(start) : nodes.index(end) + 1]
+            if start in nodes and end in nodes
+            else []
+        )
+        # Nodes that are not there are left to the surface's own check, which names the fault.
+        return {"op": "replace", "start": start, "end": end}, list(covered) or None
+
+    def _rewritten(self, type_: str, replace: tuple[int, int] | None) -> Mapping[str, Any]:
+        """The data of the tool result that a replace rewrites: it keeps its place, error and meta."""
+        if type_ != "tool/result" or replace is None or replace[0] not in self._surface.nodes:
+            return {}
+        target = self._log[replace[0]]
+        return target.to_dict()["data"] if target.type == "tool/result" else {}
+
+    def _append_surface(
+        self, type_: str, data: Any, op: Any, sources: list[int] | None
+    ) -> SessionEvent:
+        return self.append(type_, data, surface_op=op, source_event_seqs=sources)
+
+    # -- what a store or a log attaches ------------------------------------------------------------------
+
+    def observe(self, observer: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """Call `observer` after each commit, in order; returns what takes it off again."""
+
+        def call(event: SessionEvent) -> None:
+            observer(event)
+
+        # A function of this registration's own: taking off one never takes off another of the same observer.
+        self._observers.append(call)
+        return lambda: self._observers.remove(call) if call in self._observers else None
+
+    def add_check(self, check: CommitCheck) -> None:
+        """Add a pre-commit check, which may veto appends from now on."""
+        with self._lock:
+            check.replay(self._log.view(), self._state.copy())
+            self._checks.append(check)
+
+    def flush(self) -> None:
+        """Return when every event so far is durable; `SessionError` for a session without a storage."""
+        if self._flush is None:
+            raise SessionError(
+                f"session {self.id!r} has no storage; open it through turnlog.open(...)",
+                code="SESSION_NOT_LIVE",
+            )
+        self._flush()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}, {self.seq} events>"
+
+
+def _detach(part: Any) -> Any:
+    """A surface key's value, detached and frozen; the usual ones without a detour."""
+    if part is None or (type(part) is str and part == "append"):
+        return part
+    if type(part) is list and set(map(type, part)) == _INTS:
+        return FrozenList(part)
+    return freeze(canonicalize(part)[1])
+
+
+def _own_header(
+    id_: str, header: SessionHeader | Mapping[str, Any] | None, clock: Clock
+) -> SessionHeader:
+    if header is None:
+        own = SessionHeader(id=id_, created_at=clock())
+        own.check()
+        return own
+    own = header if isinstance(header, SessionHeader) else SessionHeader.from_dict(header)
+    own.check()
+    if own.id != id_:
+        raise HeaderError(f"the header is of session {own.id!r}, not {id_!r}", field="id")
+    return own
+
+
+def _surface_parts(event: SessionEvent, entry: EventLike) -> tuple[str, Any, Any, Any]:
+    """Type, data and the surface keys of a seed event as they were given: null is not absent."""
+    op: Any = ABSENT if event.surface_op is None else event.surface_op
+    sources: Any = ABSENT if event.source_event_seqs is None else event.source_event_seqs
+    if event.line is not None or not isinstance(entry, SessionEvent):
+        given = event.to_dict() if isinstance(entry, SessionEvent) else entry
+        op = event.surface_op if "surfaceOp" in given else ABSENT
+        sources = event.source_event_seqs if "sourceEventSeqs" in given else ABSENT
+    return event.type, event.data, op, sources
+
+
+def refold(log: EventLog) -> tuple[SurfaceManager, LogState]:
+    """Surface and state of a log that was validated before, in one pass over its records."""
+    surface, state = SurfaceManager(log), LogState()  # type: ignore[arg-type]
+    for record in log.view().iter_records():
+        if not isinstance(record, SessionEvent):
+            continue
+        if record.type in SURFACE_TYPES:
+            surface.skip_to(record.seq)
+            sources = record.source_event_seqs
+            surface.add(
+                record.seq,
+                record.type,
+                record.data if record.surface_op != "append" else None,
+                record.surface_op,
+                ABSENT if sources is None else sources,
+            )
+        elif record.type in STATE_TYPES:
+            state.note(record.type, record.seq, record.data)
+    surface.skip_to(len(log))
+    return surface, state
+
+
+def _request_boundary(events: EventView, turn: int, step: int) -> int:
+    """The seq before which lies everything that the last request of a step was derived from."""
+    found = first_chunk = None
+    finished = False
+    for record in events.iter_records():
+        if not isinstance(record, SessionEvent):
+            if found is not None and (first_chunk is None or finished):
+                first_chunk, finished = next(record.events()).seq, False
+            continue
+        if found is None:
+            if record.type == "step/start" and _names_step(record.data, turn, step):
+                found = record.seq
+        elif record.type == "assistant/chunk":
+            if first_chunk is None or finished:
+                first_chunk = record.seq
+            finished = is_finish_chunk(record)
+        elif record.type == "llm/retry-started":
+            first_chunk = None
+        elif record.type == "assistant/message" and record.surface_op == "append":
+            cited = record.source_event_seqs
+            if cited is None:
+                return record.seq if first_chunk is None else first_chunk
+            return min((seq for seq in cited if seq > found), default=record.seq)
+        elif record.type in ("step/end", "turn/end"):
+            return record.seq if first_chunk is None else first_chunk
+    if found is None:
+        raise SessionError(f"the log has no step {turn}.{step}", code="STEP_NOT_FOUND")
+    return len(events) if first_chunk is None else first_chunk
+
+
+def _names_step(data: Any, turn: int, step: int) -> bool:
+    return isinstance(data, dict) and data.get("turn") == turn and data.get("step") == step

@@ -1,0 +1,1 @@
+"""The storages: JSONL files as the harnesses keep them, and memory."""

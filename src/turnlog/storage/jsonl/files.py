@@ -1,0 +1,224 @@
+"""The file operations of the JSONL storage: each is durable on return, or has changed nothing.
+
+New files are 0600 and new directories 0700. A log appears under its name complete or not at all (written
+aside, synced, then linked, which cannot overwrite). A failed append is cut back to where it began.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from turnlog.errors import ConflictError, SessionExistsError, StorageWriteError
+
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+class FileState(NamedTuple):
+    """What identifies a file's content from outside: equal states mean unchanged bytes."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @property
+    def revision(self) -> str:
+        """The state as one opaque string."""
+        return ":".join(map(str, self))
+
+
+def file_state(descriptor_or_path: int | Path) -> FileState:
+    """The state of an open or named file."""
+    stat = os.stat(descriptor_or_path)  # noqa: PTH116 - a descriptor is no Path
+    return FileState(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def read_stable(path: Path) -> tuple[bytes, FileState]:
+    """The file's bytes and a state that describes exactly these; read again while a writer is at work."""
+    with path.open("rb") as file:
+        while True:
+            before = file_state(file.fileno())
+            file.seek(0)
+            data = file.read()
+            after = file_state(file.fileno())
+            if before == after and len(data) == after.size:
+                return data, after
+
+
+def sync_directory(path: Path) -> None:
+    """Make the directory's own entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | _DIRECTORY | _CLOSE_ON_EXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory and its parents, each durable in its own parent."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte, however many calls that takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def create_log(path: Path, data: bytes) -> FileState:
+    """Create the log with its first bytes, all or nothing; `SessionExistsError` when the name is taken."""
+    temporary = path.with_name(f"session.{path.name.rpartition('.')[2]}.{secrets.token_hex(6)}.tmp")
+    try:
+        make_directory(path.parent)
+        if path.exists():
+            raise FileExistsError(path)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC, 0o600
+        )
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+            os.link(temporary, path)
+            sync_directory(path.parent)
+            _remove(temporary)
+            # Only now: removing the other name changes the file's own times.
+            return file_state(descriptor)
+        finally:
+            os.close(descriptor)
+            _remove(temporary)
+    except FileExistsError as error:
+        raise SessionExistsError(
+            f"a log already lies at {path}; choose another session id", path=str(path)
+        ) from error
+    except OSError as error:
+        raise _write_error(path, error, "nothing was created") from error
+
+
+def _remove(path: Path) -> None:
+    """Best effort: a temporary that stays behind is never read."""
+    try:
+        path.unlink()
+    except OSError:
+        return
+
+
+def append_bytes(path: Path, data: bytes, expected: FileState) -> FileState:
+    """Append durably to a log that is as it was left; returns its new state.
+
+    Raises `ConflictError` when it is not (another writer, a replaced or a deleted file), and
+    `StorageWriteError` when the medium refused, after cutting back what was written.
+    """
+    with _open_expected(path, expected) as descriptor:
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+            return file_state(descriptor)
+        except OSError as error:
+            roll_back(descriptor, path, expected.size, error)
+            raise _write_error(path, error, "the file is as it was before") from error
+
+
+def roll_back(descriptor: int, path: Path, size: int, cause: OSError) -> None:
+    """Cut a failed append off again; `StorageWriteError` (`ROLLBACK_FAILED`) when that fails as well."""
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise StorageWriteError(
+            f"{path}: the append failed ({cause}) and so did cutting it back ({error}); reopen the session, "
+            "which repairs its end",
+            code="ROLLBACK_FAILED",
+            path=str(path),
+        ) from cause
+
+
+def truncate_log(
+    path: Path, size: int, expected: FileState, keep: Callable[[bytes], Path]
+) -> FileState:
+    """Cut a torn tail off durably, after `keep` has put the cut bytes somewhere else."""
+    with _open_expected(path, expected) as descriptor:
+        try:
+            os.lseek(descriptor, size, os.SEEK_SET)
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                keep(file.read())
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+            return file_state(descriptor)
+        except OSError as error:
+            raise _write_error(path, error, "the torn end is still there") from error
+
+
+def keep_beside(path: Path, offset: int) -> Callable[[bytes], Path]:
+    """Keeps cut bytes in the log's directory, under a name that tells where they were cut."""
+
+    def keep(data: bytes) -> Path:
+        target = path.with_name(f"session.cut-{offset}-{secrets.token_hex(4)}.bin")
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC, 0o600)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(path.parent)
+        return target
+
+    return keep
+
+
+class _open_expected:  # noqa: N801 - used as a function
+    """Opens an existing log for writing at its end and checks that it is the one that was left.
+
+    Never creates: append mode would give a deleted log a headerless successor.
+    """
+
+    def __init__(self, path: Path, expected: FileState) -> None:
+        self._path = path
+        self._expected = expected
+
+    def __enter__(self) -> int:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | _CLOSE_ON_EXEC)
+        except FileNotFoundError as error:
+            raise _conflict(self._path, "was deleted or moved") from error
+        except OSError as error:
+            raise _write_error(self._path, error, "nothing was written") from error
+        found = file_state(self._descriptor)
+        # Times are left out: a copied or touched file with the same bytes is the same log.
+        if found[:3] != self._expected[:3]:
+            os.close(self._descriptor)
+            what = (
+                "was replaced"
+                if found[:2] != self._expected[:2]
+                else "was changed by another writer"
+            )
+            raise _conflict(self._path, what)
+        return self._descriptor
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._descriptor)
+
+
+def _conflict(path: Path, what: str) -> ConflictError:
+    return ConflictError(
+        f"{path} {what} since it was last read or written here; load the session again",
+        path=str(path),
+    )
+
+
+def _write_error(path: Path, error: OSError, state: str) -> StorageWriteError:
+    return StorageWriteError(
+        f"{path}: {error.strerror or error}; {state}", path=str(path), errno=error.errno
+    )

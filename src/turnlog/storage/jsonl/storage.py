@@ -1,0 +1,309 @@
+"""JsonlStorage: sessions as the harnesses' own files, one directory a session.
+
+Point it at a directory that a harness wrote and it works; point a harness at one that this wrote and it works.
+A root belongs to one encoding: what it already holds is what new sessions are written in, and a session is
+always continued in its own. Reading takes either, packed, plain and mixed.
+
+A harness knows nothing of our locks. Before each append the file's device, inode and size are compared with
+what was left; between this check and the write lies a window in which a second writer goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
+from turnlog.codec.record import encode_batch, encode_header
+from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.protocol import RawLog, Salvage, StoredLog, StoredSession
+from turnlog.errors import (
+    CorruptLogError,
+    SessionNotFoundError,
+    StorageError,
+    TargetError,
+    TurnlogError,
+)
+from turnlog.events import SessionEvent
+from turnlog.header import SessionHeader
+from turnlog.storage.jsonl import files
+from turnlog.storage.jsonl.paths import LOG_NAMES, Encoding, encode_id, session_dir
+from turnlog.storage.jsonl.reading import LogFile, read_header, read_log, salvage_file
+
+
+class _Writer(msgspec.Struct):
+    """Where this storage left a log: its file, and the seq that comes next."""
+
+    path: Path
+    encoding: Encoding
+    state: files.FileState
+    next_seq: int
+
+
+class JsonlStorage:
+    """A storage over a directory; see `turnlog.engine.protocol.Storage` for every method's contract.
+
+    `root`: created with the first session. `compression`: for new sessions in a root that holds none yet;
+    raw JSONL by default, because it can be read with any tool. `pack`: whether chunk runs are written as rows.
+    """
+
+    def __init__(
+        self, root: str | Path, *, compression: Encoding = "none", pack: bool = True
+    ) -> None:
+        self.root = Path(root).absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise TargetError(
+                f"{self.root} is no directory", code="INVALID_TARGET", path=str(self.root)
+            )
+        self._compression = compression
+        self._pack = pack
+        self._writers: dict[str, _Writer] = {}
+        self._lock = threading.RLock()
+        self._encoding: Encoding | None = None
+
+    # -- finding ---------------------------------------------------------------------------------------
+
+    def list(self) -> list[StoredSession]:
+        """Every session directory of the root, and every stray log of the retired flat layout."""
+        seen: dict[str, str] = {}
+        entries = []
+        for path in self._log_paths():
+            entry = self._list_entry(path)
+            if entry.header is not None and entry.header.id in seen:
+                what = f"the id is also stored in {seen[entry.header.id]}"
+                entry = StoredSession(None, entry.location, what, "DUPLICATE_SESSION")
+            elif entry.header is not None:
+                seen[entry.header.id] = entry.location
+            entries.append(entry)
+        return entries
+
+    def _list_entry(self, path: Path) -> StoredSession:
+        try:
+            header = read_header(path)
+            self._check_identity(path, header)
+        except TurnlogError as error:
+            return StoredSession(None, str(path), error.message, error.code)
+        except OSError as error:
+            return StoredSession(
+                None, str(path), f"it cannot be read: {error.strerror}", "UNREADABLE"
+            )
+        return StoredSession(header, str(path))
+
+    def _log_paths(self) -> Iterator[Path]:
+        for project in _directories(self.root):
+            for session in _entries(project):
+                if session.name.endswith((".jsonl", ".jsonl.zstd")):
+                    yield session
+                    continue
+                for name in LOG_NAMES.values():
+                    path = session / name
+                    if path.is_symlink() or _exists(path):
+                        yield path
+
+    def _find(self, id: str) -> Path | None:
+        name = encode_id(id)
+        found = [
+            path
+            for project in _directories(self.root)
+            for log_name in LOG_NAMES.values()
+            if _exists(path := project / name / log_name)
+        ]
+        if len(found) > 1:
+            raise CorruptLogError(
+                f"session {id!r} is stored in several places: {', '.join(map(str, found))}; "
+                "move all but one out of the root",
+                code="DUPLICATE_SESSION",
+                session_id=id,
+            )
+        return found[0] if found else None
+
+    def _require(self, id: str) -> Path:
+        path = self._find(id)
+        if path is None:
+            raise SessionNotFoundError(f"no session {id!r} under {self.root}", session_id=id)
+        return path
+
+    def _check_identity(self, path: Path, header: SessionHeader) -> None:
+        """The header must belong where it lies, or a log could be read or written under a wrong name."""
+        expected = session_dir(self.root, header.cwd, header.id) / path.name
+        if path != expected and not (_exists(expected) and path.resolve() == expected.resolve()):
+            raise CorruptLogError(
+                f"{path} holds session {header.id!r} of {header.cwd!r}, which belongs at {expected}",
+                code="WRONG_PLACE",
+                session_id=header.id,
+                path=str(path),
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def inspect(self, id: str) -> StoredLog:
+        """The stored log, balanced in memory."""
+        return self._read(id).stored
+
+    def _read(self, id: str) -> LogFile:
+        path = self._require(id)
+        try:
+            file = read_log(path)
+        except OSError as error:
+            raise _unreadable(path, id, error) from error
+        if file.stored.header.id != id:
+            raise CorruptLogError(
+                f"{path} holds session {file.stored.header.id!r}, not {id!r}",
+                code="WRONG_PLACE",
+                session_id=id,
+                path=str(path),
+            )
+        self._check_identity(path, file.stored.header)
+        return file
+
+    def load(self, id: str) -> StoredLog:
+        """The log after a durable repair."""
+        with self._lock:
+            file = self._read(id)
+            stored = file.stored
+            path = self._require(id)
+            count = len(stored.log) - len(stored.closers)
+            writer = _Writer(path, file.encoding, file.state, count)
+            if stored.torn is not None:
+                writer.state = files.truncate_log(
+                    path,
+                    stored.torn.truncate_to,
+                    file.state,
+                    files.keep_beside(path, stored.torn.truncate_to),
+                )
+                writer.next_seq -= stored.torn.recovered
+            self._writers[id] = writer
+            missing = stored.log.view()[writer.next_seq :]
+            if missing:
+                self._append(writer, missing)
+            stored.torn, stored.closers, stored.revision = None, (), writer.state.revision
+            return stored
+
+    def salvage(self, id: str) -> Salvage:
+        """Everything of the session's file that can be decoded."""
+        path = self._require(id)
+        try:
+            return salvage_file(path)
+        except OSError as error:
+            raise _unreadable(path, id, error) from error
+
+    def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
+        """The stored events from a seq on, without closers."""
+        stored = self.inspect(id)
+        stop = len(stored.log) - len(stored.closers)
+        return stored.log.view().prefix(stop)[max(seq, 0) :]
+
+    def read_raw(self, id: str) -> RawLog:
+        """The file's text; of a compressed one that of its complete frames."""
+        path = self._require(id)
+        try:
+            header = read_header(path)
+            data, _ = files.read_stable(path)
+        except OSError as error:
+            raise _unreadable(path, id, error) from error
+        if data[:4] == MAGIC:
+            ends = scan_frames(data).ends
+            data = decompress_frames(data[: ends[-1]])
+        return RawLog(header, LOG_NAMES["none"], data)
+
+    def revision(self, id: str) -> str | None:
+        """The state of the file, or None."""
+        path = self._find(id)
+        return None if path is None else files.file_state(path).revision
+
+    def location(self, id: str) -> str | None:
+        """The path of the session's log, or None."""
+        path = self._find(id)
+        return None if path is None else str(path)
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+        """Append a batch, or create the session with it."""
+        if not events:
+            return
+        with self._lock:
+            writer = self._writers.get(header.id)
+            if writer is None:
+                if self._find(header.id) is None:
+                    self._create(header, events)
+                    return
+                writer = self._adopt(header.id)
+            check_batch(header.id, events, writer.next_seq)
+            self._append(writer, events)
+
+    def _adopt(self, id: str) -> _Writer:
+        """Go on with a stored log that this object neither wrote nor loaded; its end must be sound."""
+        file = self._read(id)
+        if file.stored.torn is not None:
+            raise StorageError(
+                f"session {id!r} has a torn end; load it first, which repairs it",
+                code="TORN_TAIL",
+                session_id=id,
+            )
+        count = len(file.stored.log) - len(file.stored.closers)
+        writer = _Writer(self._require(id), file.encoding, file.state, count)
+        self._writers[id] = writer
+        return writer
+
+    def _create(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+        check_batch(header.id, events, 0)
+        encoding = self._root_encoding()
+        path = session_dir(self.root, header.cwd, header.id) / LOG_NAMES[encoding]
+        head, body = encode_header(stored_header(header)), encode_batch(events, pack=self._pack)
+        data = compress_frame(head) + compress_frame(body) if encoding == "zstd" else head + body
+        state = files.create_log(path, data)
+        self._encoding = encoding
+        self._writers[header.id] = _Writer(path, encoding, state, len(events))
+
+    def _append(self, writer: _Writer, events: Sequence[SessionEvent]) -> None:
+        data = encode_batch(events, pack=self._pack)
+        if writer.encoding == "zstd":
+            data = compress_frame(data)
+        writer.state = files.append_bytes(writer.path, data, writer.state)
+        writer.next_seq += len(events)
+
+    def _root_encoding(self) -> Encoding:
+        """What the root's sessions are written in: this storage's choice where there is none or both."""
+        if self._encoding is None:
+            names = {path.name for path in self._log_paths()}
+            found = [encoding for encoding, name in LOG_NAMES.items() if name in names]
+            if not found or self._compression in found:
+                return self._compression
+            self._encoding = found[0]
+        return self._encoding
+
+    def close(self) -> None:
+        """Forget where logs were left; no file is held open between calls."""
+        with self._lock:
+            self._writers.clear()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True  # a loop of links, say: it is there, and reading it says what is wrong
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except (NotADirectoryError, FileNotFoundError):
+        return []
+
+
+def _directories(root: Path) -> list[Path]:
+    return [path for path in _entries(root) if path.is_dir()]
+
+
+def _unreadable(path: Path, id: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path} cannot be read: {error.strerror or error}",
+        code="UNREADABLE",
+        session_id=id,
+        path=str(path),
+    )

@@ -1,0 +1,111 @@
+"""MemoryStorage: logs in a dict, with the same contract as the durable storages.
+
+The model that the others are tested against, and the storage behind `memory:`. "Durable" means until the
+process ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.protocol import RawLog, Salvage, SalvagedRecord, StoredLog, StoredSession
+from turnlog.errors import SessionNotFoundError, StorageError
+from turnlog.eventlog import EventLog
+from turnlog.events import SessionEvent
+from turnlog.header import SessionHeader
+from turnlog.session import refold
+
+
+class _Kept:
+    """One session's header, events and number of changes."""
+
+    def __init__(self, header: SessionHeader) -> None:
+        self.header = header
+        self.events: list[SessionEvent] = []
+        self.changes = 0
+
+
+class MemoryStorage:
+    """A storage in memory; see `turnlog.engine.protocol.Storage` for every method's contract."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._lock = threading.RLock()
+
+    def list(self) -> list[StoredSession]:
+        """Every stored session."""
+        with self._lock:
+            return [StoredSession(kept.header, "memory") for kept in self._kept.values()]
+
+    def inspect(self, id: str) -> StoredLog:
+        """The stored log, balanced in memory."""
+        with self._lock:
+            kept = self._require(id)
+            log = EventLog()
+            for event in kept.events:
+                log.append(event)
+            surface, state = refold(log)
+            stored = StoredLog(kept.header, log, surface, state, f"memory:{kept.changes}")
+        stored.closers = stored.find_closers()
+        stored.balance()
+        return stored
+
+    def load(self, id: str) -> StoredLog:
+        """The log after its open last turn was closed for good."""
+        with self._lock:
+            stored = self.inspect(id)
+            if stored.closers:
+                self.append(stored.header, stored.closers)
+                stored.revision, stored.closers = f"memory:{self._kept[id].changes}", ()
+            return stored
+
+    def salvage(self, id: str) -> Salvage:
+        """Everything: nothing in memory is ever damaged."""
+        with self._lock:
+            kept = self._require(id)
+            records = [SalvagedRecord(event.seq + 2, 0, event.to_dict()) for event in kept.events]
+            return Salvage(stored_header(kept.header), records, [])
+
+    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+        """Keep a batch."""
+        if not events:
+            return
+        with self._lock:
+            kept = self._kept.get(header.id)
+            due = 0 if kept is None else len(kept.events)
+            check_batch(header.id, events, due)
+            if kept is None:
+                kept = self._kept[header.id] = _Kept(header)
+            kept.events.extend(events)
+            kept.changes += 1
+
+    def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
+        """The stored events from a seq on."""
+        with self._lock:
+            return self._require(id).events[max(seq, 0) :]
+
+    def read_raw(self, id: str) -> RawLog:
+        """There is no text."""
+        self._require(id)
+        raise StorageError("a session in memory has no raw log", code="NO_RAW_LOG", session_id=id)
+
+    def revision(self, id: str) -> str | None:
+        """The number of changes, or None."""
+        kept = self._kept.get(id)
+        return None if kept is None else f"memory:{kept.changes}"
+
+    def location(self, id: str) -> str | None:
+        """Nowhere."""
+        return None
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def _require(self, id: str) -> _Kept:
+        kept = self._kept.get(id)
+        if kept is None:
+            raise SessionNotFoundError(f"no stored session {id!r}", session_id=id)
+        return kept
