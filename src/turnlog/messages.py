@@ -156,8 +156,8 @@ def _fail(what: str) -> EventError:
     return EventError(what, code="INVALID_MESSAGE")
 
 
-def _check_message(type_: str, message: Any, role: str) -> Any:
-    """The message's source, once the parts that every message has are checked."""
+def _check_message(type_: str, message: Any, role: str) -> tuple[dict[str, Any], list[Any]]:
+    """The message's source and content, once the parts that every message has are checked."""
     if not isinstance(message, dict):
         raise _fail(f"{type_}: the message must be an object")
     get = message.get
@@ -168,9 +168,10 @@ def _check_message(type_: str, message: Any, role: str) -> Any:
     source = get("source")
     if not isinstance(source, dict) or not is_name(source.get("kind")):
         raise _fail(f"{type_}: message.source must be an object with a non-empty kind")
-    if not isinstance(get("content"), list):
+    content = get("content")
+    if not isinstance(content, list):
         raise _fail(f"{type_}: message.content must be a list of blocks")
-    return source
+    return source, content
 
 
 def check_user_message(data: Any) -> None:
@@ -183,7 +184,7 @@ def check_assistant_message(data: Any) -> None:
     if not isinstance(data, dict):
         raise _fail("assistant/message: data must be an object")
     message = data.get("message")
-    source = _check_message("assistant/message", message, "assistant")
+    source, _ = _check_message("assistant/message", message, "assistant")
     if source["kind"] != "model":
         raise _fail("assistant/message: message.source.kind must be 'model'")
     if not is_name(source.get("provider")) or not is_name(source.get("model")):
@@ -195,8 +196,7 @@ def check_tool_result(data: Any) -> None:
     if not isinstance(data, dict):
         raise _fail("tool/result: data must be an object")
     message = data.get("message")
-    source = _check_message("tool/result", message, "user")
-    content = message["content"] if message else []
+    source, content = _check_message("tool/result", message, "user")
     if source["kind"] != "tool" or not is_name(source.get("callId")):
         raise _fail(
             "tool/result: message.source must be {kind: 'tool', callId} with a non-empty callId"

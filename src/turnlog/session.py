@@ -13,7 +13,7 @@ import os
 import threading
 import time as _time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -126,6 +126,8 @@ class Session:
         self._observers: list[Callable[[SessionEvent], None]] = []
         self._first_live_seq = len(self._log)
         self._flush: Callable[[], None] | None = None
+        self._release: Callable[[], None] | None = None
+        self._closed = False
         self._messages: list[Message] = []
         self._by_seq: dict[int, Message | None] = {}
         self._projected = (0, 0)
@@ -185,6 +187,20 @@ class Session:
         length = len(self._log)
         if not length or self._log[length - 1].type != END_SEED:
             self.append(END_SEED, {})
+
+    def copy(self) -> Session:
+        """A detached session with the events so far; it shares them and appends for itself."""
+        with self._lock:
+            log = EventLog(self._log.view())
+            twin = Session(
+                self._header,
+                log=log,
+                surface=self._surface.copy_for(log),  # type: ignore[arg-type]
+                state=self._state.copy(),
+                clock=self._clock,
+            )
+            twin._first_live_seq = self._first_live_seq
+            return twin
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -317,8 +333,8 @@ class Session:
         Raises `JsonValueError`, `EventError`, `SurfaceError`, `InvariantError` or `SessionError`; then nothing
         has changed. An observer's failure is logged, and the append stands.
         """
-        if self._generation != _Process.generation:
-            raise self._forked()
+        if self._generation != _Process.generation or self._closed:
+            raise self._unwritable()
         with self._lock:
             if self._notifying is not None:
                 raise self._reentrant()
@@ -333,8 +349,8 @@ class Session:
         Each entry is a wire dict without seq: `{type, data, surfaceOp?, sourceEventSeqs?, ignorable?, time?}`.
         Raises what `append` raises, for the first entry that is refused.
         """
-        if self._generation != _Process.generation:
-            raise self._forked()
+        if self._generation != _Process.generation or self._closed:
+            raise self._unwritable()
         # Taken in before the lock: an iterator of the caller's runs none of its code inside the batch.
         entries = list(entries)
         with self._lock:
@@ -441,10 +457,17 @@ class Session:
             code="REENTRANT_APPEND",
         )
 
-    def _forked(self) -> SessionError:
+    def _unwritable(self) -> SessionError:
+        if self._closed:
+            return SessionError(
+                f"session {self.id!r} is closed; resume it to go on",
+                code="CLOSED",
+                session_id=self.id,
+            )
         return SessionError(
             f"session {self.id!r} was inherited over os.fork and may not be written here; resume it instead",
             code="FORKED",
+            session_id=self.id,
         )
 
     # -- the usual messages ----------------------------------------------------------------------------
@@ -566,6 +589,34 @@ class Session:
                 code="SESSION_NOT_LIVE",
             )
         self._flush()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a storage is attached, so that `flush` has a meaning."""
+        return self._flush is not None
+
+    def attach(self, *, flush: Callable[[], None], release: Callable[[], None]) -> None:
+        """Tie the session to a storage: `flush` makes its events durable, `release` is called on close."""
+        self._flush, self._release = flush, release
+
+    def close(self) -> None:
+        """Make everything durable and let go of the session; then it refuses appends. Twice does nothing.
+
+        A session without a storage stays as it is. When the last flush fails, its error is raised and the
+        session stays open, so that nothing is lost unnoticed.
+        """
+        if self._closed or self._release is None:
+            return
+        if self._flush is not None:
+            self._flush()
+        self._closed = True
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}, {self.seq} events>"

@@ -328,6 +328,10 @@ class SessionStore:
         self._refuse_taken(name)
         return self.fork_detached(self._find_source(source), boundary, name)
 
+    def new_id(self) -> str:
+        """A fresh session id."""
+        return self._ids()
+
     def _find_source(self, source: Session | str) -> Session:
         if isinstance(source, str):
             found = self.get(source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,10 +48,8 @@ def test_every_mutator_of_dict_raises(name: str) -> None:
         with pytest.raises(TypeError):
             getattr(value, name)(*((key, *arguments[1:]) if name.endswith("item__") else arguments))
         assert value == {"a": 1}
-    with pytest.raises(TypeError):
-        value.pop("a")
-    with pytest.raises(TypeError):
-        value.update(x=1)
+        with pytest.raises(TypeError):
+            value.update(x=1)
 
 
 @pytest.mark.parametrize("name", mutators(list, LIST_READERS))
@@ -65,22 +62,18 @@ def test_every_mutator_of_list_raises(name: str) -> None:
     assert value == [1, 0]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda value: value.__setitem__(slice(None), []),
-        lambda value: value.__delitem__(slice(0, 1)),
-        lambda value: value.pop(0),
-        lambda value: exec("value += [1]", {"value": value}),
-        lambda value: exec("value *= 2", {"value": value}),
-        lambda value: exec("del value[0]", {"value": value}),
-        lambda value: exec("value[0] = 1", {"value": value}),
-    ],
-)
-def test_statements_and_slices_cannot_change_a_list(change: Callable[[FrozenList], None]) -> None:
+def test_statements_and_slices_cannot_change_a_list() -> None:
     value = FrozenList([1, 2])
     with pytest.raises(TypeError):
-        change(value)
+        value[0] = 3
+    with pytest.raises(TypeError):
+        value[:] = []
+    with pytest.raises(TypeError):
+        del value[:1]
+    with pytest.raises(TypeError):
+        value += [3]
+    with pytest.raises(TypeError):
+        value *= 2
     assert value == [1, 2]
 
 
@@ -149,9 +142,11 @@ def test_each_level_is_frozen_where_the_fast_way_ends(levels: int) -> None:
     value: Any = {"rows": [1]}
     for level in range(levels):
         value = [value] if level % 2 else {"a": value, "b": []}
-    frozen, plain = freeze(value), thaw(freeze(value))
+    frozen: Any = freeze(value)
+    plain: Any = thaw(frozen)
     for step in reversed(range(levels)):
         assert type(frozen) is (FrozenList if step % 2 else FrozenDict)
         assert type(plain) is (list if step % 2 else dict)
-        frozen, plain = (part[0] if step % 2 else part["a"] for part in (frozen, plain))
+        key: Any = 0 if step % 2 else "a"
+        frozen, plain = frozen[key], plain[key]
     assert (type(frozen["rows"]), frozen) == (FrozenList, {"rows": [1]})

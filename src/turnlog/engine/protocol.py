@@ -36,8 +36,8 @@ class TornTail(msgspec.Struct, frozen=True):
 class StoredLog(msgspec.Struct):
     """A validated log as it is stored, with what its reading gave for free.
 
-    `log` holds the stored events; `closers` would balance an interrupted last turn and are not stored.
-    `revision` is equal for equal bytes, and another one after every change.
+    `log` holds the stored events and, behind them, the `closers` that balance an interrupted last turn and are
+    not stored. `revision` is equal for equal bytes, and another one after every change.
     """
 
     header: SessionHeader
@@ -48,14 +48,11 @@ class StoredLog(msgspec.Struct):
     torn: TornTail | None = None
     closers: Sequence[SessionEvent] = ()
 
-    def find_closers(self) -> list[SessionEvent]:
-        """What would close the log's open last turn; nothing for a balanced log."""
+    def close_turn(self) -> None:
+        """Close an open last turn in memory: compute the closers and put them behind the stored events."""
         if self.state.open_turn is None:
-            return []
-        return interrupted_turn_closers(self.log.view(), start=self.state.turn_seq)
-
-    def balance(self) -> None:
-        """Put the closers behind the stored events, in memory."""
+            return
+        self.closers = interrupted_turn_closers(self.log.view(), start=self.state.turn_seq)
         for event in self.closers:
             op = event.surface_op
             span = (
@@ -146,17 +143,19 @@ class Storage(Protocol):
         One damaged entry never hides another. Reads headers only.
         """
 
-    def inspect(self, id: str) -> StoredLog:
-        """The stored log with closers in memory only; writes nothing, whatever it finds.
+    def inspect(self, id: str, *, close_turn: bool = True) -> StoredLog:
+        """The stored log, its open last turn closed in memory only; writes nothing, whatever it finds.
 
+        With `close_turn=False` the turn stays open.
         Raises `SessionNotFoundError`, `CorruptLogError` or `UnsupportedFormatError`.
         """
 
-    def load(self, id: str) -> StoredLog:
+    def load(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The log after a durable repair: torn bytes cut (and set aside), an open last turn closed.
 
-        Afterwards `append` goes on at its end. Loading again adds nothing. Raises what `inspect` raises, and
-        `StorageWriteError` when the repair could not be made durable.
+        With `close_turn=False` the turn stays open, for a host that goes on with it. Afterwards `append` goes
+        on at the log's end. Loading again adds nothing. Raises what `inspect` raises, and `StorageWriteError`
+        when the repair could not be made durable.
         """
 
     def salvage(self, id: str) -> Salvage:

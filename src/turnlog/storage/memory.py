@@ -39,7 +39,7 @@ class MemoryStorage:
         with self._lock:
             return [StoredSession(kept.header, "memory") for kept in self._kept.values()]
 
-    def inspect(self, id: str) -> StoredLog:
+    def inspect(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The stored log, balanced in memory."""
         with self._lock:
             kept = self._require(id)
@@ -48,14 +48,14 @@ class MemoryStorage:
                 log.append(event)
             surface, state = refold(log)
             stored = StoredLog(kept.header, log, surface, state, f"memory:{kept.changes}")
-        stored.closers = stored.find_closers()
-        stored.balance()
+        if close_turn:
+            stored.close_turn()
         return stored
 
-    def load(self, id: str) -> StoredLog:
+    def load(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The log after its open last turn was closed for good."""
         with self._lock:
-            stored = self.inspect(id)
+            stored = self.inspect(id, close_turn=close_turn)
             if stored.closers:
                 self.append(stored.header, stored.closers)
                 stored.revision, stored.closers = f"memory:{self._kept[id].changes}", ()

@@ -125,7 +125,7 @@ def _header_line(data: bytes, path: Path) -> bytes | None:
 
 
 def read_log(path: Path) -> LogFile:
-    """The validated log of a file, balanced in memory; nothing is written.
+    """The validated log of a file as it is stored; nothing is written.
 
     Raises `CorruptLogError`, `UnsupportedFormatError`, or OSError from the file system.
     """
@@ -139,8 +139,6 @@ def read_log(path: Path) -> LogFile:
         error.details.setdefault("path", str(path))
         raise
     stored.revision = state.revision
-    stored.closers = stored.find_closers()
-    stored.balance()
     return LogFile(stored, encoding, state)  # type: ignore[arg-type]
 
 

@@ -139,9 +139,12 @@ class JsonlStorage:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def inspect(self, id: str) -> StoredLog:
+    def inspect(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The stored log, balanced in memory."""
-        return self._read(id).stored
+        stored = self._read(id).stored
+        if close_turn:
+            stored.close_turn()
+        return stored
 
     def _read(self, id: str) -> LogFile:
         path = self._require(id)
@@ -159,22 +162,19 @@ class JsonlStorage:
         self._check_identity(path, file.stored.header)
         return file
 
-    def load(self, id: str) -> StoredLog:
+    def load(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The log after a durable repair."""
         with self._lock:
             file = self._read(id)
-            stored = file.stored
-            path = self._require(id)
-            count = len(stored.log) - len(stored.closers)
-            writer = _Writer(path, file.encoding, file.state, count)
+            stored, path = file.stored, self._require(id)
+            writer = _Writer(path, file.encoding, file.state, len(stored.log))
             if stored.torn is not None:
-                writer.state = files.truncate_log(
-                    path,
-                    stored.torn.truncate_to,
-                    file.state,
-                    files.keep_beside(path, stored.torn.truncate_to),
-                )
+                at = stored.torn.truncate_to
+                keep = files.keep_beside(path, at)
+                writer.state = files.truncate_log(path, at, file.state, keep)
                 writer.next_seq -= stored.torn.recovered
+            if close_turn:
+                stored.close_turn()
             self._writers[id] = writer
             missing = stored.log.view()[writer.next_seq :]
             if missing:
@@ -192,9 +192,7 @@ class JsonlStorage:
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
         """The stored events from a seq on, without closers."""
-        stored = self.inspect(id)
-        stop = len(stored.log) - len(stored.closers)
-        return stored.log.view().prefix(stop)[max(seq, 0) :]
+        return self._read(id).stored.log.view()[max(seq, 0) :]
 
     def read_raw(self, id: str) -> RawLog:
         """The file's text; of a compressed one that of its complete frames."""
@@ -244,8 +242,7 @@ class JsonlStorage:
                 code="TORN_TAIL",
                 session_id=id,
             )
-        count = len(file.stored.log) - len(file.stored.closers)
-        writer = _Writer(self._require(id), file.encoding, file.state, count)
+        writer = _Writer(self._require(id), file.encoding, file.state, len(file.stored.log))
         self._writers[id] = writer
         return writer
 

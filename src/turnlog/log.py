@@ -1,0 +1,266 @@
+"""Turnlog: a storage, its live sessions and the query side behind one object. `open` makes one.
+
+The rule: a session that is created, resumed or forked here is live until it is closed, and `flush` returns
+when everything appended so far is durable. What waits to be written is no queue of its own but a cursor into
+the session's events, so nothing is copied and an append never waits for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from turnlog.engine.protocol import Storage
+from turnlog.errors import SessionError, TargetError
+from turnlog.events import SessionEvent
+from turnlog.header import SessionHeader
+from turnlog.invariants import InvariantSettings
+from turnlog.logstate import LogState
+from turnlog.query.corpus import SessionQuery
+from turnlog.session import Clock, CommitCheck, Session, system_clock
+from turnlog.store import SessionStore
+from turnlog.vocabulary import EVENT_TYPES
+
+Target = str | os.PathLike[str] | None
+"""A path (a directory: JSONL), a URL (`jsonl:///abs`, `memory:`), or None for the user's default store."""
+
+
+def uuid7(milliseconds: int) -> str:
+    """A UUID version 7: 48 bits of Unix milliseconds, then random bits, so that ids sort by age (RFC 9562)."""
+    value = (milliseconds & ((1 << 48) - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 7 << 76
+    value = value & ~(3 << 62) | 2 << 62
+    text = f"{value:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class _KnownTypes(CommitCheck):
+    """Vetoes what no later load would accept: a required event of a type that nobody knows."""
+
+    def check(self, event: SessionEvent, data: Any, state: LogState) -> None:
+        EVENT_TYPES.require_known(event.type, event.ignorable)
+
+
+class _Writer:
+    """Brings a live session's events to the storage, in order, each once."""
+
+    def __init__(self, session: Session, storage: Storage, written: int) -> None:
+        self._session = session
+        self._storage = storage
+        self._written = written
+        self._lock = threading.Lock()
+
+    def flush(self) -> None:
+        """Write everything that was appended before the call; errors leave the cursor where it is."""
+        with self._lock:
+            events = self._session.events
+            if self._written < len(events):
+                self._storage.append(self._session.header, events[self._written :])
+                self._written = len(events)
+
+
+class Turnlog:
+    """A store of sessions. Make one with `turnlog.open`; close it, or use it as a context manager.
+
+    `sessions`: the `SessionStore` of live sessions. `query`: reading over live and stored ones. `storage`: the
+    medium. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        invariants: bool | InvariantSettings = True,
+        clock: Clock = system_clock,
+        ids: Callable[[], str] | None = None,
+    ) -> None:
+        self.storage = storage
+        self._clock = clock
+        self.sessions = SessionStore(
+            invariants=invariants,
+            clock=clock,
+            ids=(lambda: uuid7(clock())) if ids is None else ids,
+        )
+        self.query = SessionQuery(storage, self.sessions, clock=clock)
+        self._closed = False
+        self.sessions.listen(flush=lambda session: session.flush())
+
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """A new live session. Nothing is stored before its first event is flushed.
+
+        `cwd`: absolute path of the directory that it works in. `meta`: further header fields in wire keys.
+        Raises `SessionError` (`SESSION_ALREADY_EXISTS`) for an id that is live or stored, and `HeaderError`.
+        """
+        fields = dict(meta or {})
+        if cwd is not None:
+            fields["cwd"] = os.fspath(cwd)
+        self._refuse_stored(id)
+        return self._publish(self.sessions.prepare(id, meta=fields), 0)
+
+    def resume(self, id: str, *, repair: bool = True) -> Session:
+        """A stored session, live again. What a crash tore or left open is repaired durably first.
+
+        With `repair=False` only torn bytes are cut; an open turn and its calls stay open, for a host that can
+        still answer them. Resuming again adds nothing to a balanced log but the mark of the seed's end.
+
+        Raises `SessionError` (`SESSION_ALREADY_EXISTS`) when it is live here, and what `Storage.load` raises.
+        """
+        if self.sessions.get(id) is not None:
+            raise SessionError(
+                f"session {id!r} is live already; use it, or close it first",
+                code="SESSION_ALREADY_EXISTS",
+                session_id=id,
+            )
+        stored = self.storage.load(id, close_turn=repair)
+        written = len(stored.log)
+        session = stored.to_session(clock=self._clock)
+        self.sessions.adopt_checks(session)
+        return self._publish(session, written)
+
+    def fork(
+        self,
+        id: str | Session,
+        boundary: int | None = None,
+        *,
+        child_id: str | None = None,
+    ) -> Session:
+        """A new live session with the events of another, live or stored, up to and including `boundary`.
+
+        `boundary` is a seq (default: the last one) outside any open turn. The source is not changed. Raises
+        what `SessionStore.fork` raises, and `StorageError` for a stored source that cannot be read.
+        """
+        self._refuse_stored(child_id)
+        source_id = id if isinstance(id, str) else id.id
+        source = self.sessions.get(source_id)
+        if source is None:
+            source = self.query.read_session(source_id)
+        name = child_id if child_id is not None else self.sessions.new_id()
+        return self._publish(self.sessions.fork_detached(source, boundary, name), 0)
+
+    def import_session(self, header: SessionHeader, session: Session) -> None:
+        """Store a detached session under its id, as one durable batch."""
+        self._refuse_stored(header.id)
+        self.storage.append(header, list(session.events))
+
+    def flush(self) -> None:
+        """Return when every live session's events are durable; all are tried, the first error is raised."""
+        failures = []
+        for session in self.sessions.list():
+            try:
+                session.flush()
+            except Exception as failure:  # noqa: BLE001 - the other sessions must be written; raised below
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """Close every live session and the storage. Twice does nothing.
+
+        When a session cannot be made durable, the first such error is raised after all were tried; sessions
+        that failed stay live, and so does the store, so that closing can be tried again.
+        """
+        if self._closed:
+            return
+        self.flush()
+        for session in self.sessions.list():
+            session.close()
+        self._closed = True
+        self.storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Turnlog over {self.storage!r}, {len(self.sessions.list())} live sessions>"
+
+    def _refuse_stored(self, id: str | None) -> None:
+        if id is not None and self.query.has(id):
+            raise SessionError(
+                f"session {id!r} exists already; choose another id, or resume it",
+                code="SESSION_ALREADY_EXISTS",
+                session_id=id,
+            )
+
+    def _publish(self, session: Session, written: int) -> Session:
+        session.add_check(_KnownTypes())
+        writer = _Writer(session, self.storage, written)
+        detach = self.sessions.enter(session)
+        session.attach(flush=writer.flush, release=detach)
+        self.sessions.announce(session)
+        return session
+
+
+def open(  # noqa: A001 - `turnlog.open`, as `gzip.open`
+    target: Target = None,
+    *,
+    invariants: bool | InvariantSettings = True,
+    clock: Clock = system_clock,
+    ids: Callable[[], str] | None = None,
+) -> Turnlog:
+    """Open a store, creating it with its first session.
+
+    `target`: a directory (JSONL files, as the harnesses keep them), `jsonl:///abs/path`, `memory:`, or None for
+    the default store under the user's data directory. `invariants`: relational checks of every append, on by
+    default. Raises `TargetError` for a target that names no storage.
+    """
+    return Turnlog(open_storage(target), invariants=invariants, clock=clock, ids=ids)
+
+
+def open_storage(target: Target = None) -> Storage:
+    """The storage that a target names; see `open`."""
+    if target is None:
+        target = default_store()
+    if isinstance(target, os.PathLike):
+        return _open_path(Path(target))
+    if target == "memory:":
+        from turnlog.storage.memory import MemoryStorage
+
+        return MemoryStorage()
+    scheme = urlsplit(target).scheme
+    if scheme == "jsonl":
+        return _open_path(_url_path(target))
+    if "://" in target or scheme in ("sqlite", "postgresql"):
+        raise TargetError(
+            f"no storage for {target!r}; use a directory, jsonl:///absolute/path or memory:",
+            target=target,
+        )
+    return _open_path(Path(target))
+
+
+def default_store() -> Path:
+    """The user's own store: `sessions` under the platform's data directory for turnlog."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("turnlog", appauthor=False)) / "sessions"
+
+
+def _url_path(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/"):
+        raise TargetError(f"{url!r} needs an absolute path: jsonl:///absolute/path", target=url)
+    return Path(unquote(parts.path))
+
+
+def _open_path(path: Path) -> Storage:
+    from turnlog.storage.jsonl import JsonlStorage
+
+    if path.suffix in (".db", ".sqlite", ".sqlite3"):
+        raise TargetError(
+            f"{path} names a database file, which this version cannot open; use a directory",
+            target=str(path),
+        )
+    return JsonlStorage(path)

@@ -1,0 +1,1 @@
+"""The query side: stored and live sessions as one corpus."""
