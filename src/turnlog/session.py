@@ -25,9 +25,10 @@ from turnlog.header import SessionHeader
 from turnlog.logstate import STATE_TYPES, LogState
 from turnlog.lossless import canonicalize, is_safe_integer, join_surrogates
 from turnlog.messages import Message, assistant_message, user_message
+from turnlog.replay import refold, request_boundary
 from turnlog.request_header import canonical_header
 from turnlog.surface import ABSENT, SavedSurface, SurfaceManager, derive_event_message
-from turnlog.usage import SessionUsage, fold_usage, is_finish_chunk
+from turnlog.usage import SessionUsage, fold_usage
 from turnlog.vocabulary import EVENT_TYPES, SURFACE_TYPES
 
 logger = logging.getLogger(__name__)
@@ -59,26 +60,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
-class CommitCheck:
-    """A pre-commit check with a state of its own; see `turnlog.invariants` for the one that ships.
-
-    Both methods get the event and its payload as plain, detached values.
-    """
-
-    def check(self, event: SessionEvent, data: Any, state: LogState) -> None:
-        """Raise any `TurnlogError` to veto the event; change nothing. `state` is that before the event."""
-
-    def commit(self, event: SessionEvent, data: Any) -> None:
-        """Take the committed event into account."""
-
-    def replay(self, events: EventView, state: LogState) -> None:
-        """Learn what the session already holds; called once, when the check is added."""
-
-    def copy(self) -> CommitCheck:
-        """An independent copy of the state, for batches that may be taken back."""
-        return self
-
-
 class RequestView(msgspec.Struct, frozen=True):
     """What one model request was made of.
 
@@ -100,6 +81,26 @@ class RequestView(msgspec.Struct, frozen=True):
             "context": thaw(self.context),
             "messages": [message.to_dict() for message in self.messages],
         }
+
+
+class CommitCheck:
+    """A pre-commit check with a state of its own; see `turnlog.invariants` for the one that ships.
+
+    Both methods get the event and its payload as plain, detached values.
+    """
+
+    def check(self, event: SessionEvent, data: Any, state: LogState) -> None:
+        """Raise any `TurnlogError` to veto the event; change nothing. `state` is that before the event."""
+
+    def commit(self, event: SessionEvent, data: Any) -> None:
+        """Take the committed event into account."""
+
+    def replay(self, events: EventView, state: LogState) -> None:
+        """Learn what the session already holds; called once, when the check is added."""
+
+    def copy(self) -> CommitCheck:
+        """An independent copy of the state, for batches that may be taken back."""
+        return self
 
 
 class Session:
@@ -305,7 +306,7 @@ class Session:
         records up to the step.
         """
         events = self.events
-        boundary = _request_boundary(events, turn, step)
+        boundary = request_boundary(events, turn, step)
         log = EventLog(events.prefix(boundary))
         surface, state = refold(log)
         past = Session(self._header, log=log, surface=surface, state=state)
@@ -654,59 +655,3 @@ def _surface_parts(event: SessionEvent, entry: EventLike) -> tuple[str, Any, Any
         op = event.surface_op if "surfaceOp" in given else ABSENT
         sources = event.source_event_seqs if "sourceEventSeqs" in given else ABSENT
     return event.type, event.data, op, sources
-
-
-def refold(log: EventLog) -> tuple[SurfaceManager, LogState]:
-    """Surface and state of a log that was validated before, in one pass over its records."""
-    surface, state = SurfaceManager(log), LogState()  # type: ignore[arg-type]
-    for record in log.view().iter_records():
-        if not isinstance(record, SessionEvent):
-            continue
-        if record.type in SURFACE_TYPES:
-            surface.skip_to(record.seq)
-            sources = record.source_event_seqs
-            surface.add(
-                record.seq,
-                record.type,
-                record.data if record.surface_op != "append" else None,
-                record.surface_op,
-                ABSENT if sources is None else sources,
-            )
-        elif record.type in STATE_TYPES:
-            state.note(record.type, record.seq, record.data)
-    surface.skip_to(len(log))
-    return surface, state
-
-
-def _request_boundary(events: EventView, turn: int, step: int) -> int:
-    """The seq before which lies everything that the last request of a step was derived from."""
-    found = first_chunk = None
-    finished = False
-    for record in events.iter_records():
-        if not isinstance(record, SessionEvent):
-            if found is not None and (first_chunk is None or finished):
-                first_chunk, finished = next(record.events()).seq, False
-            continue
-        if found is None:
-            if record.type == "step/start" and _names_step(record.data, turn, step):
-                found = record.seq
-        elif record.type == "assistant/chunk":
-            if first_chunk is None or finished:
-                first_chunk = record.seq
-            finished = is_finish_chunk(record)
-        elif record.type == "llm/retry-started":
-            first_chunk = None
-        elif record.type == "assistant/message" and record.surface_op == "append":
-            cited = record.source_event_seqs
-            if cited is None:
-                return record.seq if first_chunk is None else first_chunk
-            return min((seq for seq in cited if seq > found), default=record.seq)
-        elif record.type in ("step/end", "turn/end"):
-            return record.seq if first_chunk is None else first_chunk
-    if found is None:
-        raise SessionError(f"the log has no step {turn}.{step}", code="STEP_NOT_FOUND")
-    return len(events) if first_chunk is None else first_chunk
-
-
-def _names_step(data: Any, turn: int, step: int) -> bool:
-    return isinstance(data, dict) and data.get("turn") == turn and data.get("step") == step

@@ -25,7 +25,8 @@ from turnlog.events import EventLike, SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings, attach_invariants
 from turnlog.lossless import is_safe_integer
-from turnlog.session import END_SEED, Clock, Session, refold, system_clock
+from turnlog.replay import refold
+from turnlog.session import END_SEED, Clock, Session, system_clock
 from turnlog.surface import SurfaceManager
 
 logger = logging.getLogger(__name__)

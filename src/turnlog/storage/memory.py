@@ -15,7 +15,7 @@ from turnlog.errors import SessionNotFoundError, StorageError
 from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
-from turnlog.session import refold
+from turnlog.replay import refold
 
 
 class _Kept:
