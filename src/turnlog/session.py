@@ -399,7 +399,7 @@ class Session:
         kind = EVENT_TYPES.check_payload(type_, plain)
         if time is None:
             time = self._clock()
-        elif not is_safe_integer(time):
+        if not is_safe_integer(time):
             raise EventError(
                 "time must be an integer of Unix milliseconds", code="INVALID_ENVELOPE"
             )

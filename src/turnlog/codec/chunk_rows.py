@@ -34,6 +34,7 @@ _TAG_OF_DELTA: dict[str, RowTag] = {
 }
 _DELTA_OF_TAG = {tag: delta for delta, tag in _TAG_OF_DELTA.items()}
 _TEXT_KEY = {"text-delta": "text", "reasoning-delta": "text", "tool-call-delta": "argumentsDelta"}
+_DELTA_KEYS = {"type", "seq", "time", "data"}
 _INT, _STR = {int}, {str}
 
 T = TypeVar("T")
@@ -219,8 +220,12 @@ _decode_delta = msgspec.json.Decoder(_ChunkData).decode
 
 
 def _event_member(event: SessionEvent) -> _Member | None:
-    if event.type != "assistant/chunk" or event.ignorable or event.surface_op is not None:
+    if event.type != "assistant/chunk" or event.ignorable:
         return None
+    if event.surface_op is not None or event.source_event_seqs is not None:
+        return None
+    if event.line is not None and event.to_dict().keys() != _DELTA_KEYS:
+        return None  # a key that a member does not have, held in the line: `surfaceOp` of null, say
     try:
         parts = _decode_delta(event.data_json)
     except (ValueError, RecursionError):
@@ -249,7 +254,7 @@ def pack_chunk_runs(events: Iterable[EventLike]) -> list[dict[str, Any]]:
             eligible = (
                 isinstance(plain, dict)
                 and plain.get("type") == "assistant/chunk"
-                and plain.keys() == {"type", "seq", "time", "data"}
+                and plain.keys() == _DELTA_KEYS
             )
             yield (
                 _member(plain["seq"], plain["time"], plain["data"]) if eligible else None,
@@ -259,6 +264,12 @@ def pack_chunk_runs(events: Iterable[EventLike]) -> list[dict[str, Any]]:
     return [
         record.to_dict() if isinstance(record, ChunkRow) else record for record in _group(items())
     ]
+
+
+def is_row(record: Any) -> bool:
+    """Whether a plain record is tagged as a row; it need not be a sound one."""
+    tag = record.get("type") if isinstance(record, dict) else None
+    return isinstance(tag, str) and tag in ROW_TAGS
 
 
 def parse_row(record: Any) -> ChunkRow:
@@ -331,6 +342,6 @@ def decode_storage_record(record: Any) -> list[Any]:
         _, plain = canonicalize(dict(record) if isinstance(record, Mapping) else record)
     except JsonValueError as error:
         raise CorruptLogError(f"bad storage record: {error.message}", code=error.code) from error
-    if isinstance(plain, dict) and plain.get("type") in ROW_TAGS:
+    if is_row(plain):
         return [FrozenDict(freeze(event.to_dict())) for event in parse_row(plain).events()]
     return [freeze(plain)]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from turnlog.codec.chunk_rows import ROW_TAGS, parse_row
+from turnlog.codec.chunk_rows import is_row, parse_row
 from turnlog.codec.segment import Block, LineSegment
 from turnlog.codec.typed import ROWS, TYPE_OF, Chunk, StepEnd, StepStart, TurnStart, decode_block
 from turnlog.codec.upgrade import is_old_shape, upgrade_v0_shapes
@@ -223,7 +223,7 @@ class LogReader:
         """Take one line, or note it as the first physical fault."""
         try:
             record = parse_json(line)
-            if isinstance(record, dict) and record.get("type") in ROW_TAGS:
+            if is_row(record):
                 row = parse_row(record)
                 if row.seq == self._next:
                     self._take_line(row.to_json(), len(row), line)

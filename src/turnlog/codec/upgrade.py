@@ -173,7 +173,7 @@ def _upgrade_result(
         find(op["start"]) if isinstance(op, dict) and is_safe_integer(op.get("start")) else None
     )
     message = {
-        "id": replaced["id"] if isinstance(replaced, dict) else _message_id(wire, session_id),
+        "id": _id_of(replaced) or _message_id(wire, session_id),
         "role": "user",
         "content": [
             {
@@ -186,6 +186,12 @@ def _upgrade_result(
         "source": {"kind": "tool", "callId": data["callId"]},
     }
     return {"data": _with_message(rest, message)}
+
+
+def _id_of(message: Any) -> str | None:
+    """The id of a message, which in a salvaged log need not have one."""
+    id_ = message.get("id") if isinstance(message, dict) else None
+    return id_ if is_name(id_) else None
 
 
 def _with_message(rest: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:

@@ -62,13 +62,13 @@ class StoredLog(msgspec.Struct):
             self.log.append(event)
             self.state.note(event.type, event.seq, event.data)
 
-    def to_session(self, *, clock: Clock = system_clock) -> Session:
-        """A detached session over the log; it shares the loaded bytes. The seed's end is marked."""
+    def to_session(self, *, clock: Clock = system_clock, mark_seed: bool = True) -> Session:
+        """A detached session over the log; it shares the loaded bytes. `mark_seed`: mark the seed's end."""
         session = Session(
             self.header, log=self.log, surface=self.surface, state=self.state, clock=clock
         )
         last = len(self.log) - 1
-        if last < 0 or self.log[last].type != END_SEED:
+        if mark_seed and (last < 0 or self.log[last].type != END_SEED):
             session.append(END_SEED, {})
         return session
 
@@ -87,12 +87,16 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """What salvage found wrong: the line (1 is the header), its byte offset in the text, and what it is."""
+    """What salvage found wrong: the line (1 is the header), its byte offset in the text, and what it is.
+
+    `harmless` is what a strict load takes as well, and that is only worth knowing.
+    """
 
     line: int
     offset: int
     what: str
     seq: int | None = None
+    harmless: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """`{line, offset, what, seq?}`."""

@@ -1,8 +1,9 @@
 """Salvage: read what is sound of a damaged text, and say what is not.
 
 Line by line, so that damage costs the damaged line only. A line that is no record is tried again without
-leading NULs, and from each later place where a record seems to start, because a failed write and its retry
-can end up on one line. Old shapes are read as `load` reads them. Nothing is validated beyond being JSON.
+leading NULs, and from each place where a record seems to start, because a failed write and its retry can end
+up on one line, as can two records whose line feed was lost. Old shapes are read as `load` reads them, and
+what is without seq and time gets them from its place. Nothing is validated beyond being JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from turnlog.codec.chunk_rows import ROW_TAGS, parse_row
+from turnlog.codec.chunk_rows import is_row, parse_row
 from turnlog.codec.upgrade import upgrade_v0_shapes
 from turnlog.engine.protocol import Damage, Salvage, SalvagedRecord
 from turnlog.errors import CorruptLogError, EventError, JsonValueError
@@ -18,7 +19,9 @@ from turnlog.events import check_envelope
 from turnlog.lossless import canonicalize, is_safe_integer, parse_json
 
 BOM = b"\xef\xbb\xbf"
-_RECORD_START = b'{"type":'
+_RECORD_START = '{"type":'
+_PLACES = frozenset({"seq", "seq0"})
+_scan = json.JSONDecoder().raw_decode
 
 
 class Salvager:
@@ -35,20 +38,20 @@ class Salvager:
         self._messages: dict[int, Any] = {}
 
     def feed(self, text: bytes) -> None:
-        """Read a text; its last line need not end in a line feed."""
-        for line in text.split(b"\n"):
+        """Read a whole text; that its last line has no line feed is damage, and the line is read all the same."""
+        *lines, rest = text.split(b"\n")
+        for line in lines:
             self._line += 1
             self._read_line(line)
             self._offset += len(line) + 1
-        # The piece behind the last line feed is no line of its own unless it holds something.
-        self._line -= 1
-        self._offset -= 1
-        if text and not text.endswith(b"\n"):
+        if rest:
             self._line += 1
+            self.note("the last line has no line feed")
+            self._read_line(rest)
 
-    def note(self, what: str, seq: int | None = None) -> None:
+    def note(self, what: str, seq: int | None = None, *, harmless: bool = False) -> None:
         """Report damage at the present place."""
-        self.damage.append(Damage(max(self._line, 1), self._offset, what, seq))
+        self.damage.append(Damage(self._line, self._offset, what, seq, harmless))
 
     def result(self) -> Salvage:
         """What was read so far."""
@@ -57,11 +60,10 @@ class Salvager:
     def _read_line(self, line: bytes) -> None:
         if self._line == 1 and line.startswith(BOM):
             line = line[len(BOM) :]
-            self.note("a byte order mark stands before the header")
+            self.note("a byte order mark stands before the header", harmless=True)
         stripped = line.strip(b" \t\r")
         if not stripped:
-            if line:
-                self.note("a blank line")
+            self.note("a blank line")
             return
         text = stripped.lstrip(b"\0")
         if len(text) != len(stripped):
@@ -79,25 +81,22 @@ class Salvager:
             self.note(error.message)
             if error.code != "BAD_JSON":
                 return _lenient(text)
-        at = text.find(_RECORD_START, 1)
-        while at > 0:
-            try:
-                return [parse_json(text[at:])]
-            except JsonValueError:
-                at = text.find(_RECORD_START, at + 1)
-        return []
+        return _records_within(text)
 
     def _take(self, value: Any) -> None:
         if not isinstance(value, dict):
             self.note("the line is no record")
         elif value.get("type") == "session" and self._line == 1:
             self.header = value
-        elif value.get("type") in ROW_TAGS:
+        elif is_row(value):
             self._take_row(value)
         else:
             self._take_event(value)
 
     def _take_row(self, record: dict[str, Any]) -> None:
+        if "seq0" not in record and "time0" not in record and "seq" not in record:
+            self.note("seq0 and time0 missing, taken from the place in the file", self._due)
+            record = {**record, "seq0": self._due, "time0": self._time}
         try:
             events = [event.to_dict() for event in parse_row(record).events()]
         except CorruptLogError as error:
@@ -132,6 +131,34 @@ class Salvager:
 
     def _session_id(self) -> str:
         return str((self.header or {}).get("id", ""))
+
+
+def _records_within(text: bytes) -> list[Any]:
+    """The whole records on a line that is none: behind a torn one, in front of one, or glued to each other.
+
+    A record's own blocks start as records do; only what has a record's keys counts. A start whose record is torn
+    costs a scan to the end of the line, and no more of these lie within each other than blocks are nested.
+    """
+    line = text.decode("utf-8", "surrogateescape")
+    found = []
+    at = 0
+    while at >= 0:
+        try:
+            _, end = _scan(line, at)
+            value = parse_json(line[at:end].encode("utf-8", "surrogateescape"))
+        except (ValueError, RecursionError, JsonValueError):
+            end = at + 1
+        else:
+            if _is_record(value):
+                found.append(value)
+        at = line.find(_RECORD_START, end)
+    return found
+
+
+def _is_record(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    return value["type"] == "session" or ("data" in value and not _PLACES.isdisjoint(value))
 
 
 def _seq(record: dict[str, Any], key: str) -> int | None:

@@ -52,7 +52,14 @@ class _BySeq:
 def verify_salvage(salvage: Salvage) -> list[Finding]:
     """The faults of a salvaged log, in file order."""
     findings = [
-        Finding("error", "DAMAGED", damage.line, damage.offset, damage.what, damage.seq)
+        Finding(
+            "warning" if damage.harmless else "error",
+            "DAMAGED",
+            damage.line,
+            damage.offset,
+            damage.what,
+            damage.seq,
+        )
         for damage in salvage.damage
     ]
     findings.extend(_header_findings(salvage.header))
@@ -66,7 +73,10 @@ def _header_findings(header: dict[str, Any] | None) -> list[Finding]:
     if header is None:
         return [Finding("error", "INVALID_HEADER", 1, 0, "the file has no readable header line")]
     version = header.get("version")
-    if version != FORMAT_VERSION or isinstance(version, bool):
+    if isinstance(version, bool) or not isinstance(version, (int, float)):
+        what = f"the header's version must be a number, not {version!r}"
+        return [Finding("error", "INVALID_HEADER", 1, 0, what)]
+    if version != FORMAT_VERSION:
         what = f"the log is of format version {version!r}; this program reads {FORMAT_VERSION}"
         return [Finding("error", "UNSUPPORTED_FORMAT", 1, 0, what)]
     if "delegationDepth" not in header:

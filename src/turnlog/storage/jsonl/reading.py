@@ -18,7 +18,7 @@ from turnlog.codec.frames import (
     scan_frames,
 )
 from turnlog.codec.reader import BLOCK_BYTES, LogReader
-from turnlog.engine.protocol import Salvage, StoredLog, TornTail
+from turnlog.engine.protocol import Damage, Salvage, StoredLog, TornTail
 from turnlog.engine.salvage import BOM, Salvager
 from turnlog.errors import (
     CorruptLogError,
@@ -59,8 +59,9 @@ def parse_header(line: bytes, path: Path) -> SessionHeader:
     _check_version(wire, path)
     if wire.get("type") != "session":
         raise _corrupt(path, "the first line is no header (its type is not 'session')")
-    if "delegationDepth" not in wire:
-        raise _corrupt(path, "the header lacks delegationDepth")
+    for name in ("version", "delegationDepth"):
+        if name not in wire:
+            raise _corrupt(path, f"the header lacks {name}")
     try:
         return SessionHeader.from_dict(wire)
     except HeaderError as error:
@@ -243,13 +244,23 @@ def salvage_file(path: Path) -> Salvage:
     """Everything of a file that can be decoded."""
     data, _ = read_stable(path)
     salvager = Salvager()
-    salvager.feed(_salvage_text(data, salvager) if data[:4] == MAGIC else data)
+    text, faults = _salvage_text(data) if data[:4] == MAGIC else (data, [])
+    salvager.damage.extend(faults)
+    salvager.feed(text)
     return salvager.result()
 
 
-def _salvage_text(data: bytes, salvager: Salvager) -> bytes:
-    """The text of a compressed file, damaged frames as far as they go; the search goes on behind them."""
+def _salvage_text(data: bytes) -> tuple[bytes, list[Damage]]:
+    """The text of a compressed file, damaged frames as far as they go; the search goes on behind them.
+
+    And what is wrong with the frames, at the places in the text where each begins.
+    """
     text = bytearray()
+    faults: list[Damage] = []
+
+    def note(what: str) -> None:
+        faults.append(Damage(text.count(b"\n") + 1, len(text), what))
+
     at = 0
     while 0 <= at < len(data):
         try:
@@ -258,11 +269,11 @@ def _salvage_text(data: bytes, salvager: Salvager) -> bytes:
                 text += decompress_frames(data[at : at + end])
                 at += end
                 continue
-            salvager.note(f"the frame at byte {at} of the file is cut off")
+            note(f"the frame at byte {at} of the file is cut off")
         except CorruptLogError as error:
-            salvager.note(f"the frame at byte {at} of the file is damaged: {error.message}")
+            note(f"the frame at byte {at} of the file is damaged: {error.message}")
         text += decompress_torn(data[at:])
         if text and text[-1:] != b"\n":
             text += b"\n"
         at = data.find(MAGIC, at + 1)
-    return bytes(text)
+    return bytes(text), faults
