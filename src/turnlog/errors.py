@@ -7,6 +7,7 @@
     ├── HeaderError                 a session header with a missing, wrong or retired field
     ├── InvariantError              an append vetoed by a relational check
     ├── SessionError                a session or a store used in a way that its state does not allow
+    │   └── ForkedError             a session inherited over os.fork
     ├── RecorderError               turns, steps and tool calls opened or closed out of order
     ├── SessionReferenceError       a mention, URI or reference that cannot be used
     ├── TargetError                 a store target that names no storage
@@ -14,9 +15,11 @@
         ├── SessionNotFoundError    no such session
         ├── SessionExistsError      the id is taken
         ├── ConflictError           the stored log is not where the writer thinks it is
+        ├── SessionLockedError      another writer has the session's lease
         ├── UnsupportedFormatError  an intact log of another format version, or with unknown events
         ├── CorruptLogError         a damaged log
         └── StorageWriteError       bytes could not be made durable
+            └── StorageBusyError    another process kept the medium for too long
 
 Each class has a stable upper-case `code`; where one class covers several conditions, the instance
 carries the exact one. Messages say what happened, to which session, and what to do next. All of
@@ -119,6 +122,12 @@ class SessionError(TurnlogError):
     default_code = "SESSION"
 
 
+class ForkedError(SessionError):
+    """Raised when a session that was inherited over `os.fork` is written to."""
+
+    default_code = "FORKED"
+
+
 class RecorderError(TurnlogError):
     """Raised when a turn, step or tool call is opened or closed out of order."""
 
@@ -174,6 +183,15 @@ class ConflictError(StorageError):
     default_code = "CONFLICT"
 
 
+class SessionLockedError(StorageError):
+    """Raised when another writer holds the session's lease.
+
+    `pid`, `host` and `since` (Unix milliseconds) say who has held it and since when.
+    """
+
+    default_code = "SESSION_LOCKED"
+
+
 class UnsupportedFormatError(StorageError):
     """Raised when a log is intact but this program must not interpret it.
 
@@ -200,6 +218,17 @@ class CorruptLogError(StorageError):
 
 
 class StorageWriteError(StorageError):
-    """Raised when events could not be made durable; what was durable before still is."""
+    """Raised when events could not be made durable; what was durable before still is.
+
+    Codes: `WRITE_FAILED` (nothing was written; trying again is safe), `ROLLBACK_FAILED` and `SYNC_FAILED` (the
+    state of the medium is unknown: the writer refuses to go on until the session is reopened), `POISONED` (it
+    refuses).
+    """
 
     default_code = "WRITE_FAILED"
+
+
+class StorageBusyError(StorageWriteError):
+    """Raised when another process kept the medium longer than the busy timeout; nothing was written."""
+
+    default_code = "BUSY"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from turnlog.engine.commit import WINDOW_MS, Committer
+from turnlog.engine.lease import Lease
 from turnlog.engine.protocol import Storage
-from turnlog.errors import SessionError, TargetError
+from turnlog.errors import SessionError, TargetError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
@@ -27,7 +29,9 @@ from turnlog.store import SessionStore
 from turnlog.vocabulary import EVENT_TYPES
 
 Target = str | os.PathLike[str] | None
-"""A path (a directory: JSONL), a URL (`jsonl:///abs`, `memory:`), or None for the user's default store."""
+"""A path (`*.db` or a file: SQLite; a directory: JSONL), a URL, or None for the user's default store."""
+
+_DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
 def uuid7(milliseconds: int) -> str:
@@ -46,24 +50,6 @@ class _KnownTypes(CommitCheck):
         EVENT_TYPES.require_known(event.type, event.ignorable)
 
 
-class _Writer:
-    """Brings a live session's events to the storage, in order, each once."""
-
-    def __init__(self, session: Session, storage: Storage, written: int) -> None:
-        self._session = session
-        self._storage = storage
-        self._written = written
-        self._lock = threading.Lock()
-
-    def flush(self) -> None:
-        """Write everything that was appended before the call; errors leave the cursor where it is."""
-        with self._lock:
-            events = self._session.events
-            if self._written < len(events):
-                self._storage.append(self._session.header, events[self._written :])
-                self._written = len(events)
-
-
 class Turnlog:
     """A store of sessions. Make one with `turnlog.open`; close it, or use it as a context manager.
 
@@ -78,8 +64,10 @@ class Turnlog:
         invariants: bool | InvariantSettings = True,
         clock: Clock = system_clock,
         ids: Callable[[], str] | None = None,
+        window_ms: int = WINDOW_MS,
     ) -> None:
         self.storage = storage
+        self._committer = Committer(storage, window_ms=window_ms)
         self._clock = clock
         self.sessions = SessionStore(
             invariants=invariants,
@@ -105,8 +93,10 @@ class Turnlog:
         fields = dict(meta or {})
         if cwd is not None:
             fields["cwd"] = os.fspath(cwd)
-        self._refuse_stored(id)
-        return self._publish(self.sessions.prepare(id, meta=fields), 0)
+        name = self.sessions.new_id() if id is None else id
+        with self._leased(name) as lease:
+            self._refuse_stored(name)
+            return self._publish(self.sessions.prepare(name, meta=fields), 0, lease)
 
     def resume(self, id: str, *, repair: bool = True) -> Session:
         """A stored session, live again. What a crash tore or left open is repaired durably first.
@@ -122,11 +112,12 @@ class Turnlog:
                 code="SESSION_ALREADY_EXISTS",
                 session_id=id,
             )
-        stored = self.storage.load(id, close_turn=repair)
-        written = len(stored.log)
-        session = stored.to_session(clock=self._clock)
-        self.sessions.adopt_checks(session)
-        return self._publish(session, written)
+        with self._leased(id) as lease:
+            stored = self.storage.load(id, close_turn=repair)
+            written = len(stored.log)
+            session = stored.to_session(clock=self._clock)
+            self.sessions.adopt_checks(session)
+            return self._publish(session, written, lease)
 
     def fork(
         self,
@@ -140,13 +131,14 @@ class Turnlog:
         `boundary` is a seq (default: the last one) outside any open turn. The source is not changed. Raises
         what `SessionStore.fork` raises, and `StorageError` for a stored source that cannot be read.
         """
-        self._refuse_stored(child_id)
         source_id = id if isinstance(id, str) else id.id
         source = self.sessions.get(source_id)
         if source is None:
             source = self.query.read_session(source_id)
-        name = child_id if child_id is not None else self.sessions.new_id()
-        return self._publish(self.sessions.fork_detached(source, boundary, name), 0)
+        name = self.sessions.new_id() if child_id is None else child_id
+        with self._leased(name) as lease:
+            self._refuse_stored(name)
+            return self._publish(self.sessions.fork_detached(source, boundary, name), 0, lease)
 
     def import_session(self, header: SessionHeader, session: Session) -> None:
         """Store a detached session under its id, as one durable batch."""
@@ -155,28 +147,28 @@ class Turnlog:
 
     def flush(self) -> None:
         """Return when every live session's events are durable; all are tried, the first error is raised."""
-        failures = []
-        for session in self.sessions.list():
-            try:
-                session.flush()
-            except Exception as failure:  # noqa: BLE001 - the other sessions must be written; raised below
-                failures.append(failure)
-        if failures:
-            raise failures[0]
+        self._committer.flush_all()
 
     def close(self) -> None:
         """Close every live session and the storage. Twice does nothing.
 
-        When a session cannot be made durable, the first such error is raised after all were tried; sessions
-        that failed stay live, and so does the store, so that closing can be tried again.
+        When a session cannot be made durable, the first such error is raised after all were tried; sessions that
+        may be tried again stay live, and so does the store; one that cannot be written any more is let go of.
         """
         if self._closed:
             return
-        self.flush()
+        first: TurnlogError | None = None
         for session in self.sessions.list():
-            session.close()
-        self._closed = True
-        self.storage.close()
+            try:
+                session.close()
+            except TurnlogError as error:
+                first = first or error
+        if not self.sessions.list():
+            self._closed = True
+            self._committer.close()
+            self.storage.close()
+        if first is not None:
+            raise first
 
     def __enter__(self) -> Self:
         return self
@@ -195,12 +187,32 @@ class Turnlog:
                 session_id=id,
             )
 
-    def _publish(self, session: Session, written: int) -> Session:
+    @contextmanager
+    def _leased(self, id: str) -> Iterator[Lease]:
+        """The session's lease, given back when the block does not end in a live session."""
+        lease = self.storage.acquire(id)
+        try:
+            yield lease
+        except BaseException:
+            lease.release()
+            raise
+
+    def _publish(self, session: Session, written: int, lease: Lease) -> Session:
         session.add_check(_KnownTypes())
-        writer = _Writer(session, self.storage, written)
+        writer = self._committer.register(session, written, lease.fence)
         detach = self.sessions.enter(session)
-        session.attach(flush=writer.flush, release=detach)
-        self.sessions.announce(session)
+
+        def release() -> None:
+            self._committer.unregister(writer)
+            detach()
+            lease.release()
+
+        session.attach(flush=lambda: self._committer.flush(writer), release=release)
+        try:
+            self.sessions.announce(session)
+        except BaseException:
+            self._committer.unregister(writer)
+            raise
         return session
 
 
@@ -210,14 +222,19 @@ def open(  # noqa: A001 - `turnlog.open`, as `gzip.open`
     invariants: bool | InvariantSettings = True,
     clock: Clock = system_clock,
     ids: Callable[[], str] | None = None,
+    window_ms: int = WINDOW_MS,
 ) -> Turnlog:
     """Open a store, creating it with its first session.
 
-    `target`: a directory (JSONL files, as the harnesses keep them), `jsonl:///abs/path`, `memory:`, or None for
-    the default store under the user's data directory. `invariants`: relational checks of every append, on by
+    `target`: a path (`*.db`, or an existing file: SQLite; a directory: JSONL files, as the harnesses keep them),
+    `sqlite:///abs/path`, `jsonl:///abs/path`, `memory:`, or None for the default store, a database under the
+    user's data directory. `invariants`: relational checks of every append, on by
     default. Raises `TargetError` for a target that names no storage.
+    `window_ms`: how long an event may wait before it is written behind; 0 leaves writing to `flush`.
     """
-    return Turnlog(open_storage(target), invariants=invariants, clock=clock, ids=ids)
+    return Turnlog(
+        open_storage(target), invariants=invariants, clock=clock, ids=ids, window_ms=window_ms
+    )
 
 
 def open_storage(target: Target = None) -> Storage:
@@ -232,35 +249,46 @@ def open_storage(target: Target = None) -> Storage:
         return MemoryStorage()
     scheme = urlsplit(target).scheme
     if scheme == "jsonl":
-        return _open_path(_url_path(target))
-    if "://" in target or scheme in ("sqlite", "postgresql"):
+        return _open_jsonl(_url_path(target))
+    if scheme == "sqlite":
+        return _open_sqlite(_url_path(target))
+    if "://" in target:
         raise TargetError(
-            f"no storage for {target!r}; use a directory, jsonl:///absolute/path or memory:",
+            f"no storage for {target!r}; use a path, sqlite:///..., jsonl:///... or memory:",
             target=target,
         )
     return _open_path(Path(target))
 
 
 def default_store() -> Path:
-    """The user's own store: `sessions` under the platform's data directory for turnlog."""
+    """The user's own store: `sessions.db` under the platform's data directory for turnlog."""
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("turnlog", appauthor=False)) / "sessions"
+    return Path(platformdirs.user_data_dir("turnlog", appauthor=False)) / "sessions.db"
 
 
 def _url_path(url: str) -> Path:
+    """The absolute path of `scheme:///path`, also written `scheme:////path`."""
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/"):
-        raise TargetError(f"{url!r} needs an absolute path: jsonl:///absolute/path", target=url)
-    return Path(unquote(parts.path))
+        raise TargetError(
+            f"{url!r} needs an absolute path: {parts.scheme}:///absolute/path", target=url
+        )
+    return Path("/" + unquote(parts.path).lstrip("/"))
 
 
 def _open_path(path: Path) -> Storage:
+    is_database = path.suffix in _DATABASE_SUFFIXES and not path.is_dir()
+    return _open_sqlite(path) if is_database or path.is_file() else _open_jsonl(path)
+
+
+def _open_jsonl(path: Path) -> Storage:
     from turnlog.storage.jsonl import JsonlStorage
 
-    if path.suffix in (".db", ".sqlite", ".sqlite3"):
-        raise TargetError(
-            f"{path} names a database file, which this version cannot open; use a directory",
-            target=str(path),
-        )
     return JsonlStorage(path)
+
+
+def _open_sqlite(path: Path) -> Storage:
+    from turnlog.storage.sqlite import SqliteStorage
+
+    return SqliteStorage(path)

@@ -17,7 +17,14 @@ from typing import Any, Self
 
 import msgspec
 
-from turnlog.errors import EventError, HeaderError, JsonValueError, SessionError
+from turnlog.errors import (
+    EventError,
+    ForkedError,
+    HeaderError,
+    JsonValueError,
+    SessionError,
+    TurnlogError,
+)
 from turnlog.eventlog import EventLog, EventView
 from turnlog.events import EventLike, SessionEvent, read_wire
 from turnlog.frozen import FrozenDict, FrozenList, freeze, thaw
@@ -128,7 +135,8 @@ class Session:
         self._first_live_seq = len(self._log)
         self._flush: Callable[[], None] | None = None
         self._release: Callable[[], None] | None = None
-        self._closed = False
+        self._pending: Callable[[], None] | None = None
+        self._refusal: TurnlogError | None = None
         self._messages: list[Message] = []
         self._by_seq: dict[int, Message | None] = {}
         self._projected = (0, 0)
@@ -334,7 +342,7 @@ class Session:
         Raises `JsonValueError`, `EventError`, `SurfaceError`, `InvariantError` or `SessionError`; then nothing
         has changed. An observer's failure is logged, and the append stands.
         """
-        if self._generation != _Process.generation or self._closed:
+        if self._generation != _Process.generation or self._refusal is not None:
             raise self._unwritable()
         with self._lock:
             if self._notifying is not None:
@@ -342,6 +350,8 @@ class Session:
             event = self._append_one(type, data, surface_op, source_event_seqs, ignorable, time)
             if self._observers:
                 self._notify((event,))
+            if self._pending is not None:
+                self._tell_pending()
             return event
 
     def append_all(self, entries: Iterable[Mapping[str, Any]]) -> list[SessionEvent]:
@@ -350,7 +360,7 @@ class Session:
         Each entry is a wire dict without seq: `{type, data, surfaceOp?, sourceEventSeqs?, ignorable?, time?}`.
         Raises what `append` raises, for the first entry that is refused.
         """
-        if self._generation != _Process.generation or self._closed:
+        if self._generation != _Process.generation or self._refusal is not None:
             raise self._unwritable()
         # Taken in before the lock: an iterator of the caller's runs none of its code inside the batch.
         entries = list(entries)
@@ -367,6 +377,7 @@ class Session:
                 self._state, self._checks = state, checks
                 raise
             self._notify(events)
+            self._tell_pending()
             return events
 
     def _append_entry(self, entry: Any) -> SessionEvent:
@@ -458,18 +469,18 @@ class Session:
             code="REENTRANT_APPEND",
         )
 
-    def _unwritable(self) -> SessionError:
-        if self._closed:
-            return SessionError(
-                f"session {self.id!r} is closed; resume it to go on",
-                code="CLOSED",
-                session_id=self.id,
-            )
-        return SessionError(
+    def _unwritable(self) -> TurnlogError:
+        if self._refusal is not None:
+            return self._refusal
+        return ForkedError(
             f"session {self.id!r} was inherited over os.fork and may not be written here; resume it instead",
-            code="FORKED",
             session_id=self.id,
         )
+
+    def _tell_pending(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending()
 
     # -- the usual messages ----------------------------------------------------------------------------
 
@@ -604,14 +615,38 @@ class Session:
         """Make everything durable and let go of the session; then it refuses appends. Twice does nothing.
 
         A session without a storage stays as it is. When the last flush fails, its error is raised and the
-        session stays open, so that nothing is lost unnoticed.
+        session stays open, so that nothing is lost unnoticed; a session that can never be flushed again
+        (poisoned) is let go of, and the reason raised.
         """
-        if self._closed or self._release is None:
+        release, self._release = self._release, None
+        if release is None:
             return
-        if self._flush is not None:
-            self._flush()
-        self._closed = True
-        self._release()
+        try:
+            if self._flush is not None and not self._poisoned:
+                self._flush()
+        except BaseException:
+            if not self._poisoned:
+                self._release = release
+                raise
+        poison = self._refusal
+        self._refusal = SessionError(
+            f"session {self.id!r} is closed; resume it to go on", code="CLOSED", session_id=self.id
+        )
+        release()
+        if poison is not None:
+            raise poison
+
+    @property
+    def _poisoned(self) -> bool:
+        return self._refusal is not None
+
+    def refuse(self, error: TurnlogError) -> None:
+        """Refuse every append from now on with this error: what a storage does whose state is unknown."""
+        self._refusal = error
+
+    def on_pending(self, call: Callable[[], None] | None) -> None:
+        """Call once, after the next append: the session then has something that is not written yet."""
+        self._pending = call
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from turnlog.engine.lease import Lease
+from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
+from turnlog.errors import TurnlogError
 from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
@@ -71,6 +74,14 @@ class StoredLog(msgspec.Struct):
         if mark_seed and (last < 0 or self.log[last].type != END_SEED):
             session.append(END_SEED, {})
         return session
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Events of one session to be made durable together; `fence` is that of its writer's lease, if it has one."""
+
+    header: SessionHeader
+    events: Sequence[SessionEvent]
+    fence: int | None = None
 
 
 class StoredSession(msgspec.Struct, frozen=True):
@@ -147,6 +158,38 @@ class Storage(Protocol):
         One damaged entry never hides another. Reads headers only.
         """
 
+    def browse(
+        self,
+        wanted: SessionFilter,
+        *,
+        order: Order = "created",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """One page of the sound sessions that a filter admits, newest first; damaged ones are in `list` only.
+
+        Reads no log whose index entry is current. Raises `StorageError` (`INVALID_CURSOR`).
+        """
+
+    def notes(self, id: str) -> Notes:
+        """The session's tags and archive flag; empty for one that nobody noted anything about."""
+
+    def set_notes(self, id: str, notes: Notes) -> None:
+        """Store the notes, durably on return; needs no lease. Raises `SessionNotFoundError`."""
+
+    def share(self, header: SessionHeader, source: str, progress: Progress) -> bool:
+        """Create a session whose first `progress.events` events are those of a stored one, without copying them.
+
+        `progress` is that of the prefix. False where the storage cannot share: the caller then writes the events.
+        Durable on return.
+        """
+
+    def delete(self, id: str) -> None:
+        """Remove the session durably; others that share events with it keep them. Raises `SessionNotFoundError`.
+
+        The caller holds the lease.
+        """
+
     def inspect(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The stored log, its open last turn closed in memory only; writes nothing, whatever it finds.
 
@@ -165,14 +208,29 @@ class Storage(Protocol):
     def salvage(self, id: str) -> Salvage:
         """Everything that can be decoded; raises only `SessionNotFoundError` and for unreadable media."""
 
-    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+    def acquire(self, id: str) -> Lease:
+        """The lease of a session, stored or not yet: the right to write it, until it is released.
+
+        Exclusive among threads and processes; a process's death frees it at once. Reading needs none. Raises
+        `SessionLockedError`, with who holds it since when. Writing without one is for tools that own the medium.
+        """
+
+    def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
+        """Make batches of different sessions durable with as few syncs as the medium allows.
+
+        Each stands or falls for itself, as in `append`: the result has None or the error for each, in order.
+        """
+
+    def append(
+        self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
+    ) -> None:
         """Make a batch durable before returning: all of it, or after an error none of it.
 
         The first batch of a new session creates it, header and events in one step. The first seq must be that
         which follows the stored ones. An empty batch does nothing, so that a session without events is never
         stored.
 
-        Raises `ConflictError` when the stored log ends elsewhere or was changed from outside,
+        Raises `ConflictError` when the stored log ends elsewhere, was changed from outside, or has a newer lease,
         `SessionExistsError` for a new session whose id is taken, `StorageWriteError` when the medium refused.
         """
 

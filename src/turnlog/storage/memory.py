@@ -10,8 +10,18 @@ import threading
 from collections.abc import Sequence
 
 from turnlog.engine.batch import check_batch, stored_header
-from turnlog.engine.protocol import RawLog, Salvage, SalvagedRecord, StoredLog, StoredSession
-from turnlog.errors import SessionNotFoundError, StorageError
+from turnlog.engine.lease import Lease, MemoryLeases
+from turnlog.engine.listing import (
+    Notes,
+    Order,
+    Page,
+    Progress,
+    SessionFilter,
+    SessionInfo,
+    page_of,
+)
+from turnlog.engine.protocol import Batch, RawLog, Salvage, SalvagedRecord, StoredLog, StoredSession
+from turnlog.errors import SessionNotFoundError, StorageError, TurnlogError
 from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
@@ -25,6 +35,7 @@ class _Kept:
         self.header = header
         self.events: list[SessionEvent] = []
         self.changes = 0
+        self.notes = Notes()
 
 
 class MemoryStorage:
@@ -33,6 +44,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.RLock()
+        self._leases = MemoryLeases()
 
     def list(self) -> list[StoredSession]:
         """Every stored session."""
@@ -68,7 +80,58 @@ class MemoryStorage:
             records = [SalvagedRecord(event.seq + 2, 0, event.to_dict()) for event in kept.events]
             return Salvage(stored_header(kept.header), records, [])
 
-    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
+    def browse(
+        self,
+        wanted: SessionFilter,
+        *,
+        order: Order = "created",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """One page."""
+        with self._lock:
+            infos = [
+                SessionInfo(kept.header, "memory", Progress().advance(kept.events), kept.notes)
+                for kept in self._kept.values()
+            ]
+        return page_of(infos, wanted, order=order, cursor=cursor, limit=limit)
+
+    def notes(self, id: str) -> Notes:
+        """The session's notes."""
+        return self._require(id).notes
+
+    def set_notes(self, id: str, notes: Notes) -> None:
+        """Keep the notes."""
+        self._require(id).notes = notes
+
+    def share(self, header: SessionHeader, source: str, progress: Progress) -> bool:
+        """Events are immutable and shared in any case."""
+        return False
+
+    def delete(self, id: str) -> None:
+        """Forget the session."""
+        with self._lock:
+            self._require(id)
+            del self._kept[id]
+
+    def acquire(self, id: str) -> Lease:
+        """The session's lease, within this process."""
+        return self._leases.acquire(id)
+
+    def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
+        """Keep batches, each for itself."""
+        results: list[TurnlogError | None] = []
+        for batch in batches:
+            try:
+                self.append(batch.header, batch.events, batch.fence)
+                results.append(None)
+            except TurnlogError as error:
+                results.append(error)
+        return results
+
+    def append(
+        self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
+    ) -> None:
         """Keep a batch."""
         if not events:
             return

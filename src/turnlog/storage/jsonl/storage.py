@@ -19,7 +19,9 @@ import msgspec
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
-from turnlog.engine.protocol import RawLog, Salvage, StoredLog, StoredSession
+from turnlog.engine.lease import FileLease, Lease
+from turnlog.engine.names import encode_id
+from turnlog.engine.protocol import Batch, RawLog, Salvage, StoredLog, StoredSession
 from turnlog.errors import (
     CorruptLogError,
     SessionNotFoundError,
@@ -29,9 +31,13 @@ from turnlog.errors import (
 )
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
+from turnlog.session import Clock, system_clock
 from turnlog.storage.jsonl import files
-from turnlog.storage.jsonl.paths import LOG_NAMES, Encoding, encode_id, session_dir
+from turnlog.storage.jsonl.paths import LOG_NAMES, Encoding, session_dir
 from turnlog.storage.jsonl.reading import LogFile, read_header, read_log, salvage_file
+
+_LOCKS = ".locks"
+"""Where the lease files lie; a project's directory never starts with a dot."""
 
 
 class _Writer(msgspec.Struct):
@@ -51,7 +57,12 @@ class JsonlStorage:
     """
 
     def __init__(
-        self, root: str | Path, *, compression: Encoding = "none", pack: bool = True
+        self,
+        root: str | Path,
+        *,
+        compression: Encoding = "none",
+        pack: bool = True,
+        clock: Clock = system_clock,
     ) -> None:
         self.root = Path(root).absolute()
         if self.root.exists() and not self.root.is_dir():
@@ -60,6 +71,7 @@ class JsonlStorage:
             )
         self._compression = compression
         self._pack = pack
+        self._clock = clock
         self._writers: dict[str, _Writer] = {}
         self._lock = threading.RLock()
         self._encoding: Encoding | None = None
@@ -219,8 +231,27 @@ class JsonlStorage:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def append(self, header: SessionHeader, events: Sequence[SessionEvent]) -> None:
-        """Append a batch, or create the session with it."""
+    def acquire(self, id: str) -> Lease:
+        """The session's lease: a lock file under the root, which no harness looks at."""
+        return FileLease.acquire(
+            self.root / _LOCKS / f"{encode_id(id)}.lock", id, clock=self._clock
+        )
+
+    def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
+        """Append batches one after the other; every file needs a sync of its own."""
+        results: list[TurnlogError | None] = []
+        for batch in batches:
+            try:
+                self.append(batch.header, batch.events, batch.fence)
+                results.append(None)
+            except TurnlogError as error:
+                results.append(error)
+        return results
+
+    def append(
+        self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
+    ) -> None:
+        """Append a batch, or create the session with it. The kernel's lock needs no fencing number."""
         if not events:
             return
         with self._lock:
@@ -294,7 +325,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _directories(root: Path) -> list[Path]:
-    return [path for path in _entries(root) if path.is_dir()]
+    return [path for path in _entries(root) if path.name != _LOCKS and path.is_dir()]
 
 
 def _unreadable(path: Path, id: str, error: OSError) -> StorageError:
