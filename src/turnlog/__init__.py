@@ -17,6 +17,7 @@ from turnlog.session import Session
 from turnlog.store import SessionStore
 
 if TYPE_CHECKING:
+    from turnlog.aio import aopen
     from turnlog.log import Turnlog, open  # noqa: A004 - `turnlog.open`, as `gzip.open`
 
 __all__ = [
@@ -27,13 +28,14 @@ __all__ = [
     "Turnlog",
     "TurnlogError",
     "__version__",
+    "aopen",
     "assistant_message",
     "open",
     "tool_result_message",
     "user_message",
 ]
 
-_LAZY = {"open": "turnlog.log", "Turnlog": "turnlog.log"}
+_LAZY = {"aopen": "turnlog.aio", "open": "turnlog.log", "Turnlog": "turnlog.log"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from turnlog.engine.blobs import BlobMedium
 from turnlog.engine.lease import Lease
 from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
 from turnlog.errors import TurnlogError
@@ -149,7 +150,7 @@ class RawLog(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Storage(Protocol):
+class Storage(BlobMedium, Protocol):
     """What a storage must do. Errors are of `turnlog.errors`, the driver's own as their cause."""
 
     def list(self) -> list[StoredSession]:

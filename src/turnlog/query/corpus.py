@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from turnlog.engine.listing import Order, Page, SessionFilter
 from turnlog.engine.protocol import Salvage, Storage
 from turnlog.errors import SessionNotFoundError
 from turnlog.header import SessionHeader
@@ -52,6 +53,22 @@ class SessionQuery:
         records.sort(key=_by_id)
         records.sort(key=_by_age)
         return records + (sorted(broken, key=lambda record: record.location) if damaged else [])
+
+    def browse(
+        self,
+        wanted: SessionFilter | None = None,
+        *,
+        order: Order = "created",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """One page of the stored sessions that a filter admits, newest first, with titles and last activity.
+
+        Reads no log whose index entry is current. Live sessions show as far as they are written.
+        """
+        return self._storage.browse(
+            SessionFilter() if wanted is None else wanted, order=order, cursor=cursor, limit=limit
+        )
 
     def read_session(self, id: str, *, close_turn: bool = True) -> Session:
         """A detached session: the live one as it is now, else the stored log with its last turn closed.

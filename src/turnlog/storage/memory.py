@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 
 from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import Lease, MemoryLeases
 from turnlog.engine.listing import (
     Notes,
@@ -26,6 +27,7 @@ from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.replay import refold
+from turnlog.session import system_clock
 
 
 class _Kept:
@@ -45,6 +47,7 @@ class MemoryStorage:
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.RLock()
         self._leases = MemoryLeases()
+        self._blobs: dict[str, tuple[bytes, int]] = {}
 
     def list(self) -> list[StoredSession]:
         """Every stored session."""
@@ -143,6 +146,22 @@ class MemoryStorage:
                 kept = self._kept[header.id] = _Kept(header)
             kept.events.extend(events)
             kept.changes += 1
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """Keep the bytes."""
+        self._blobs.setdefault(digest, (data, system_clock()))
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """The bytes, or None."""
+        return self._blobs[digest][0] if digest in self._blobs else None
+
+    def list_blobs(self) -> Sequence[BlobInfo]:
+        """Every blob."""
+        return [BlobInfo(digest, len(data), at) for digest, (data, at) in self._blobs.items()]
+
+    def delete_blob(self, digest: str) -> None:
+        """Forget the blob."""
+        self._blobs.pop(digest, None)
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
         """The stored events from a seq on."""

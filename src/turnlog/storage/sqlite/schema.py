@@ -41,6 +41,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX sessions_by_active ON sessions (last_time DESC, id) WHERE NOT deleted",
         "CREATE INDEX sessions_by_base ON sessions (base_key) WHERE base_key IS NOT NULL",
         # place = key << 32 | first seq: one b-tree in log order, without an index beside it.
+        "CREATE TABLE blobs (digest TEXT PRIMARY KEY, body BLOB NOT NULL, stored_at INTEGER NOT NULL)",
         "CREATE TABLE batches (place INTEGER PRIMARY KEY, stop INTEGER NOT NULL, body BLOB NOT NULL)",
     ),
 )

@@ -18,6 +18,7 @@ from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames
 from turnlog.codec.reader import BLOCK_BYTES, LogReader
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import FileLease, Lease
 from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
 from turnlog.engine.names import encode_id
@@ -367,6 +368,40 @@ class SqliteStorage:
                 (b"\xff" + str(row.key).encode(), row.key),
             )
             _collect(connection, row.key)
+
+    # -- blobs -------------------------------------------------------------------------------------------
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """Store the bytes."""
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (digest, data, self._clock())
+            )
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """The bytes, or None."""
+        if not self._database.exists():
+            return None
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT body FROM blobs WHERE digest = ?", (digest,)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def list_blobs(self) -> Sequence[BlobInfo]:
+        """Every stored blob."""
+        if not self._database.exists():
+            return []
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT digest, length(body), stored_at FROM blobs"
+            ).fetchall()
+        return [BlobInfo(*row) for row in rows]
+
+    def delete_blob(self, digest: str) -> None:
+        """Remove the blob."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
 
     def close(self) -> None:
         """Close the database."""
