@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from turnlog.engine.protocol import Salvage, Storage
-from turnlog.errors import SessionNotFoundError
+from turnlog.errors import CorruptLogError, SessionNotFoundError
 from turnlog.header import SessionHeader
 from turnlog.session import Clock, Session, system_clock
 from turnlog.store import SessionStore
@@ -79,6 +79,8 @@ class SessionQuery:
             return self._storage.revision(id) is not None
         except SessionNotFoundError:
             return False
+        except CorruptLogError:
+            return True  # stored twice, say
 
 
 def _by_id(record: SessionRecord) -> str:

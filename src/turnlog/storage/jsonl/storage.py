@@ -10,7 +10,9 @@ what was left; between this check and the write lies a window in which a second 
 
 from __future__ import annotations
 
+import builtins
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -68,48 +70,48 @@ class JsonlStorage:
 
     def list(self) -> list[StoredSession]:
         """Every session directory of the root, and every stray log of the retired flat layout."""
-        seen: dict[str, str] = {}
-        entries = []
-        for path in self._log_paths():
-            entry = self._list_entry(path)
-            if entry.header is not None and entry.header.id in seen:
-                what = f"the id is also stored in {seen[entry.header.id]}"
-                entry = StoredSession(None, entry.location, what, "DUPLICATE_SESSION")
-            elif entry.header is not None:
-                seen[entry.header.id] = entry.location
-            entries.append(entry)
-        return entries
+        blocked: list[OSError] = []
+        paths = list(self._log_paths(blocked))
+        # By name, as `_find` looks for them: what it would refuse to open is not listed as sound.
+        places = Counter(path.parent.name for path in paths)
+        entries = [self._list_entry(path, places[path.parent.name]) for path in paths]
+        return entries + [
+            StoredSession(None, str(error.filename), _unreadable_text(error), "UNREADABLE")
+            for error in blocked
+        ]
 
-    def _list_entry(self, path: Path) -> StoredSession:
+    def _list_entry(self, path: Path, places: int) -> StoredSession:
         try:
             header = read_header(path)
             self._check_identity(path, header)
         except TurnlogError as error:
             return StoredSession(None, str(path), error.message, error.code)
         except OSError as error:
-            return StoredSession(
-                None, str(path), f"it cannot be read: {error.strerror}", "UNREADABLE"
-            )
+            return StoredSession(None, str(path), _unreadable_text(error), "UNREADABLE")
+        if places > 1:
+            what = f"session {header.id!r} is stored in {places} places"
+            return StoredSession(None, str(path), what, "DUPLICATE_SESSION")
         return StoredSession(header, str(path))
 
-    def _log_paths(self) -> Iterator[Path]:
+    def _log_paths(self, blocked: builtins.list[OSError]) -> Iterator[Path]:
+        """The logs of the root; what keeps a directory from being looked into is added to `blocked`."""
         for project in _directories(self.root):
-            for session in _entries(project):
-                if session.name.endswith((".jsonl", ".jsonl.zstd")):
+            for session in _entries(project, blocked):
+                logs = [session / name for name in LOG_NAMES.values()]
+                found = [path for path in logs if _exists(path, blocked)]
+                yield from found
+                # An id may end so too: only what is no session's directory is of the flat layout.
+                if not found and session.name.endswith((".jsonl", ".jsonl.zstd")):
                     yield session
-                    continue
-                for name in LOG_NAMES.values():
-                    path = session / name
-                    if path.is_symlink() or _exists(path):
-                        yield path
 
     def _find(self, id: str) -> Path | None:
         name = encode_id(id)
+        blocked: builtins.list[OSError] = []
         found = [
             path
             for project in _directories(self.root)
             for log_name in LOG_NAMES.values()
-            if _exists(path := project / name / log_name)
+            if _exists(path := project / name / log_name, blocked)
         ]
         if len(found) > 1:
             raise CorruptLogError(
@@ -118,6 +120,9 @@ class JsonlStorage:
                 code="DUPLICATE_SESSION",
                 session_id=id,
             )
+        if not found and blocked:
+            # It may lie there: "not found" would let a second log of this id be created.
+            raise _unreadable(Path(blocked[0].filename), id, blocked[0]) from blocked[0]
         return found[0] if found else None
 
     def _require(self, id: str) -> Path:
@@ -129,7 +134,7 @@ class JsonlStorage:
     def _check_identity(self, path: Path, header: SessionHeader) -> None:
         """The header must belong where it lies, or a log could be read or written under a wrong name."""
         expected = session_dir(self.root, header.cwd, header.id) / path.name
-        if path != expected and not (_exists(expected) and path.resolve() == expected.resolve()):
+        if path != expected and not _same_file(path, expected):
             raise CorruptLogError(
                 f"{path} holds session {header.id!r} of {header.cwd!r}, which belongs at {expected}",
                 code="WRONG_PLACE",
@@ -210,7 +215,10 @@ class JsonlStorage:
     def revision(self, id: str) -> str | None:
         """The state of the file, or None."""
         path = self._find(id)
-        return None if path is None else files.file_state(path).revision
+        try:
+            return None if path is None else files.file_state(path).revision
+        except OSError as error:
+            raise _unreadable(path or self.root, id, error) from error
 
     def location(self, id: str) -> str | None:
         """The path of the session's log, or None."""
@@ -266,7 +274,7 @@ class JsonlStorage:
     def _root_encoding(self) -> Encoding:
         """What the root's sessions are written in: this storage's choice where there is none or both."""
         if self._encoding is None:
-            names = {path.name for path in self._log_paths()}
+            names = {path.name for path in self._log_paths([])}
             found = [encoding for encoding, name in LOG_NAMES.items() if name in names]
             if not found or self._compression in found:
                 return self._compression
@@ -279,22 +287,48 @@ class JsonlStorage:
             self._writers.clear()
 
 
-def _exists(path: Path) -> bool:
+def _exists(path: Path, blocked: list[OSError]) -> bool:
+    """Whether something has the name: a link that leads nowhere is there, and reading it says what is wrong."""
     try:
-        return path.exists()
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        blocked.append(error)
+        return False
+    return True
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
     except OSError:
-        return True  # a loop of links, say: it is there, and reading it says what is wrong
+        return False
 
 
-def _entries(directory: Path) -> list[Path]:
+def _entries(directory: Path, blocked: list[OSError]) -> list[Path]:
     try:
         return sorted(directory.iterdir())
     except (NotADirectoryError, FileNotFoundError):
         return []
+    except OSError as error:
+        blocked.append(error)
+        return []
 
 
 def _directories(root: Path) -> list[Path]:
-    return [path for path in _entries(root) if path.is_dir()]
+    """The directories of the root; that the root itself cannot be read is an error of its own."""
+    blocked: list[OSError] = []
+    entries = _entries(root, blocked)
+    if blocked:
+        raise StorageError(
+            f"{root} cannot be read: {blocked[0].strerror}", code="UNREADABLE", path=str(root)
+        ) from blocked[0]
+    return [path for path in entries if path.is_dir()]
+
+
+def _unreadable_text(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror or error}"
 
 
 def _unreadable(path: Path, id: str, error: OSError) -> StorageError:
