@@ -144,6 +144,10 @@ class SessionEvent(msgspec.Struct, frozen=True, eq=False, gc=False, repr_omit_de
             and (self.data_json == other.data_json or json_equal(self.data, other.data))
         )
 
+    def __ne__(self, other: object) -> bool:
+        # A Struct brings a `!=` of its own, which would compare identities.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.type, self.seq, self.time))
 

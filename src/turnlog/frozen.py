@@ -73,6 +73,21 @@ def thaw(value: Any) -> Any:
     return _convert(value, dict, list, _SHALLOW)
 
 
+def unfreeze(value: Any) -> Any:
+    """The value with our own frozen containers as plain ones; containers of other types stay as they are.
+
+    Recurses: RecursionError for what is very deep or a cycle.
+    """
+    if type(value) is dict or isinstance(value, FrozenDict):
+        return {
+            key: unfreeze(item) if isinstance(item, (dict, list)) else item
+            for key, item in value.items()
+        }
+    if type(value) is list or isinstance(value, FrozenList):
+        return [unfreeze(item) if isinstance(item, (dict, list)) else item for item in value]
+    return value
+
+
 def _convert(value: Any, new_dict: Any, new_list: Any, levels: int) -> Any:
     if isinstance(value, dict):
         if not levels:

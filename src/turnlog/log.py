@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from turnlog.engine.batch import stored_header
 from turnlog.engine.commit import WINDOW_MS, Committer
 from turnlog.engine.lease import Lease
-from turnlog.engine.protocol import Storage
-from turnlog.errors import SessionError, TargetError, TurnlogError
+from turnlog.engine.protocol import Storage, StoredLog
+from turnlog.errors import ConflictError, SessionError, TargetError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
@@ -90,6 +91,7 @@ class Turnlog:
         `cwd`: absolute path of the directory that it works in. `meta`: further header fields in wire keys.
         Raises `SessionError` (`SESSION_ALREADY_EXISTS`) for an id that is live or stored, and `HeaderError`.
         """
+        self._refuse_closed()
         fields = dict(meta or {})
         if cwd is not None:
             fields["cwd"] = os.fspath(cwd)
@@ -106,6 +108,7 @@ class Turnlog:
 
         Raises `SessionError` (`SESSION_ALREADY_EXISTS`) when it is live here, and what `Storage.load` raises.
         """
+        self._refuse_closed()
         if self.sessions.get(id) is not None:
             raise SessionError(
                 f"session {id!r} is live already; use it, or close it first",
@@ -131,19 +134,44 @@ class Turnlog:
         `boundary` is a seq (default: the last one) outside any open turn. The source is not changed. Raises
         what `SessionStore.fork` raises, and `StorageError` for a stored source that cannot be read.
         """
+        self._refuse_closed()
         source_id = id if isinstance(id, str) else id.id
         source = self.sessions.get(source_id)
         if source is None:
-            source = self.query.read_session(source_id)
+            # Without the mark of the seed's end that reading puts there: it is no event of the source.
+            stored = self.storage.inspect(source_id)
+            source = stored.to_session(clock=self._clock, mark_seed=False)
         name = self.sessions.new_id() if child_id is None else child_id
         with self._leased(name) as lease:
             self._refuse_stored(name)
             return self._publish(self.sessions.fork_detached(source, boundary, name), 0, lease)
 
-    def import_session(self, header: SessionHeader, session: Session) -> None:
-        """Store a detached session under its id, as one durable batch."""
-        self._refuse_stored(header.id)
-        self.storage.append(header, list(session.events))
+    def import_session(
+        self, header: SessionHeader, events: Sequence[SessionEvent]
+    ) -> tuple[int, int]:
+        """Store a validated log under its own id; returns how many events were stored before, and are now.
+
+        New events become durable as one batch. Importing again adds nothing, and of a log that has grown only
+        what is new; a stored log that is ahead stays as it is. A log without events is not stored.
+
+        Raises `ConflictError` (`IMPORT_CONFLICT`) when the stored log is another one, `SessionError`
+        (`SESSION_ALREADY_EXISTS`) when the session is live, and what `Storage.inspect` and `append` raise.
+        """
+        self._refuse_closed()
+        if self.sessions.get(header.id) is not None:
+            raise _already_exists(header.id)
+        if not self.query.has(header.id):
+            self.storage.append(header, events)
+            return 0, len(events)
+        stored = self.storage.inspect(header.id, close_turn=False)
+        _require_same_log(stored, header, events)
+        known = len(stored.log)
+        if known >= len(events):
+            return known, known
+        if stored.torn is not None:
+            self.storage.load(header.id, close_turn=False)
+        self.storage.append(header, events[known:])
+        return known, len(events)
 
     def flush(self) -> None:
         """Return when every live session's events are durable; all are tried, the first error is raised."""
@@ -179,13 +207,13 @@ class Turnlog:
     def __repr__(self) -> str:
         return f"<Turnlog over {self.storage!r}, {len(self.sessions.list())} live sessions>"
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise SessionError("this store is closed; open it again", code="CLOSED")
+
     def _refuse_stored(self, id: str | None) -> None:
         if id is not None and self.query.has(id):
-            raise SessionError(
-                f"session {id!r} exists already; choose another id, or resume it",
-                code="SESSION_ALREADY_EXISTS",
-                session_id=id,
-            )
+            raise _already_exists(id)
 
     @contextmanager
     def _leased(self, id: str) -> Iterator[Lease]:
@@ -214,6 +242,38 @@ class Turnlog:
             self._committer.unregister(writer)
             raise
         return session
+
+
+def _already_exists(id: str) -> SessionError:
+    return SessionError(
+        f"session {id!r} exists already; choose another id, or resume it",
+        code="SESSION_ALREADY_EXISTS",
+        session_id=id,
+    )
+
+
+def _require_same_log(
+    stored: StoredLog, header: SessionHeader, events: Sequence[SessionEvent]
+) -> None:
+    """Raise `ConflictError` unless one of the two logs is the beginning of the other."""
+    mine, theirs = stored_header(stored.header), stored_header(header)
+    fields = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+    if fields:
+        what = f"their headers differ in {', '.join(fields)}"
+        raise ConflictError(
+            f"another session {header.id!r} is stored already: {what}; nothing was imported",
+            code="IMPORT_CONFLICT",
+            session_id=header.id,
+        )
+    for own, new in zip(stored.log.view(), events, strict=False):
+        if own != new:
+            raise ConflictError(
+                f"another session {header.id!r} is stored already: event {own.seq} is a different one; "
+                "nothing was imported",
+                code="IMPORT_CONFLICT",
+                session_id=header.id,
+                seq=own.seq,
+            )
 
 
 def open(  # noqa: A001 - `turnlog.open`, as `gzip.open`
@@ -247,7 +307,9 @@ def open_storage(target: Target = None) -> Storage:
         from turnlog.storage.memory import MemoryStorage
 
         return MemoryStorage()
-    scheme = urlsplit(target).scheme
+    if not target or "\0" in target:
+        raise TargetError(f"{target!r} names no storage", target=target)
+    scheme = target.partition(":")[0].lower() if ":" in target else ""
     if scheme == "jsonl":
         return _open_jsonl(_url_path(target))
     if scheme == "sqlite":
@@ -269,11 +331,16 @@ def default_store() -> Path:
 
 def _url_path(url: str) -> Path:
     """The absolute path of `scheme:///path`, also written `scheme:////path`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise TargetError(f"{url!r} is no URL: {error}", target=url) from error
     if parts.netloc or not parts.path.startswith("/"):
         raise TargetError(
             f"{url!r} needs an absolute path: {parts.scheme}:///absolute/path", target=url
         )
+    if parts.query or parts.fragment:
+        raise TargetError(f"{url!r}: write '?' as %3F and '#' as %23 in a path", target=url)
     return Path("/" + unquote(parts.path).lstrip("/"))
 
 

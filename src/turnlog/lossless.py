@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from turnlog.errors import JsonValueError
-from turnlog.frozen import FrozenDict, FrozenList, freeze, thaw
+from turnlog.frozen import FrozenDict, FrozenList, freeze, thaw, unfreeze
 from turnlog.strict_json import (
     SAFE_INTEGER,
     format_number,
@@ -85,16 +85,27 @@ def canonicalize(value: Any) -> tuple[bytes, Any]:
     Raises `JsonValueError`, with the path, for what lossless JSON does not admit.
     """
     try:
-        # The encoder first: it stops at a cycle, where marshal would follow every path to its depth limit.
-        text = _encode(value)
-        marshal.dumps(value, _MARSHAL_VERSION)
-        copy = _decode(text)
-        if copy == value and _LONG_DIGITS not in text.translate(_DIGITS_TO_ZERO):
-            return text, copy
+        return _prove(value)
+    except _FAST_PATH_GAVE_UP:
+        pass
+    try:
+        # Frozen values are foreign to marshal; as plain ones they are as good as any.
+        return _prove(unfreeze(value))
     except _FAST_PATH_GAVE_UP:
         pass
     text = write_strict(value)
     return text, parse_strict(text)
+
+
+def _prove(value: Any) -> tuple[bytes, Any]:
+    """The text and a copy of an ordinary value; one of `_FAST_PATH_GAVE_UP` for any other."""
+    # msgspec goes first: it gives up at once in a cycle, where marshal would follow every path to its end.
+    text = _encode(value)
+    marshal.dumps(value, _MARSHAL_VERSION)
+    copy = _decode(text)
+    if copy != value or _LONG_DIGITS in text.translate(_DIGITS_TO_ZERO):
+        raise ValueError("not proved")
+    return text, copy
 
 
 def decode_canonical(text: bytes) -> Any:

@@ -137,13 +137,11 @@ def tool_result_message(
 
 
 def tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The `tool-call` blocks of a message with a str id, in order."""
+    """The `tool-call` blocks of a message that can be answered, in order: those with a non-empty str id."""
     return [
         block
         for block in message.get("content", ())
-        if isinstance(block, dict)
-        and block.get("type") == "tool-call"
-        and isinstance(block.get("id"), str)
+        if isinstance(block, dict) and block.get("type") == "tool-call" and is_name(block.get("id"))
     ]
 
 

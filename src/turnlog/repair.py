@@ -75,7 +75,13 @@ class _Tail:
         if self.turn is None:
             return []
         drafts = [
-            _result(call_id, call, self.turn, seq + number)
+            missing_result(
+                call_id,
+                turn=self.turn,
+                step=call.step,
+                seq=seq + number,
+                call_seq=call.call_seq,
+            )
             for number, (call_id, call) in enumerate(self.calls.items())
         ]
         if self.step is not None:
@@ -107,8 +113,14 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _result(call_id: str, call: _OpenCall, turn: Any, seq: int) -> dict[str, Any]:
-    started = call.call_seq is not None
+def missing_result(
+    call_id: str, *, turn: Any, step: Any, seq: int, call_seq: int | None
+) -> dict[str, Any]:
+    """The event, as a wire dict without seq and time, that answers a call whose result never came.
+
+    `call_seq` is the seq of its `tool/call`, or None for a call that was never started; `seq` is the event's own.
+    """
+    started = call_seq is not None
     message = {
         "id": f"interrupted-tool-result-{call_id}-{seq}",
         "role": "user",
@@ -134,11 +146,11 @@ def _result(call_id: str, call: _OpenCall, turn: Any, seq: int) -> dict[str, Any
     )
     draft: dict[str, Any] = {
         "type": "tool/result",
-        "data": {"turn": turn, "step": call.step, "message": message, "error": error},
+        "data": {"turn": turn, "step": step, "message": message, "error": error},
         "surfaceOp": "append",
     }
     if started:
-        draft["sourceEventSeqs"] = [call.call_seq]
+        draft["sourceEventSeqs"] = [call_seq]
     return draft
 
 

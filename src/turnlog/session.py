@@ -13,7 +13,7 @@ import os
 import threading
 import time as _time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -37,6 +37,9 @@ from turnlog.request_header import canonical_header
 from turnlog.surface import ABSENT, SavedSurface, SurfaceManager, derive_event_message
 from turnlog.usage import SessionUsage, fold_usage
 from turnlog.vocabulary import EVENT_TYPES, SURFACE_TYPES
+
+if TYPE_CHECKING:
+    from turnlog.recorder import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -497,6 +500,9 @@ class Session:
         or, for an assistant message while no turn is open, a turn of its own that is opened and completed in
         the same batch. Raises what `append` raises.
         """
+        if self._generation != _Process.generation:
+            # Before the lock, which a thread of the parent may have held at the fork.
+            raise self._unwritable()
         role, source = message.get("role"), message.get("source")
         kind = source.get("kind") if isinstance(source, Mapping) else None
         op, sources = self._placement(replace)
@@ -574,6 +580,15 @@ class Session:
         self, type_: str, data: Any, op: Any, sources: list[int] | None
     ) -> SessionEvent:
         return self.append(type_, data, surface_op=op, source_event_seqs=sources)
+
+    def turn(self, *, durable: bool = True) -> Turn:
+        """A recorded turn, to be used with `with` or `async with`; see `turnlog.recorder`.
+
+        `durable`: flush at the points that matter, where the session has a storage.
+        """
+        from turnlog.recorder import Turn
+
+        return Turn(self, durable=durable)
 
     # -- what a store or a log attaches ------------------------------------------------------------------
 

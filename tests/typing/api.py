@@ -23,8 +23,11 @@ def use_a_log(path: Path) -> list[Message]:
         session.append_all([{"type": "todo/write", "data": {"todos": []}}])
         session.flush()
         child: turnlog.Session = log.fork(session, 3, child_id="child")
-        names: list[str] = [record.header.id for record in log.query.list_sessions() if record.header]
-        assert names and child.header.parent_session == session.id
+        names: list[str] = [
+            record.header.id for record in log.query.list_sessions() if record.header
+        ]
+        assert names
+        assert child.header.parent_session == session.id
         return session.derive_messages()
 
 

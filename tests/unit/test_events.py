@@ -178,9 +178,9 @@ def test_to_dict_gives_a_plain_mutable_copy_each_time() -> None:
 
 def test_events_are_equal_when_their_json_is() -> None:
     one = SessionEvent.from_dict(wire(type="x", data={"a": 1, "b": 2}))
-    assert one == SessionEvent.from_dict(
-        {"data": {"b": 2, "a": 1.0}, "type": "x", "seq": 0, "time": 1000}
-    )
+    same = SessionEvent.from_dict({"data": {"b": 2, "a": 1.0}, "type": "x", "seq": 0, "time": 1000})
+    assert one == same
+    assert not one != same  # noqa: SIM202 - both operators are at stake
     for other in (
         wire(type="x", data={"a": 1, "b": 3}),
         wire(type="y", data={"a": 1, "b": 2}),
@@ -190,6 +190,7 @@ def test_events_are_equal_when_their_json_is() -> None:
         wire(type="x", data={"a": True, "b": 2}),
     ):
         assert one != SessionEvent.from_dict(other)
+        assert not one == SessionEvent.from_dict(other)  # noqa: SIM201
     assert one != one.to_dict()
 
 

@@ -77,6 +77,10 @@ def test_a_wrong_header_is_refused_by_field(wire: dict[str, Any]) -> None:
     assert caught.value.details["field"] in {*FULL, "sandboxMode", "approvalPolicy"}
 
 
+def test_the_tag_of_a_stored_header_line_is_no_part_of_it() -> None:
+    assert SessionHeader.from_dict({"type": "session", **FULL}).to_dict() == FULL
+
+
 def test_a_header_must_be_lossless_json() -> None:
     for created in (-0.0, float("nan")):
         with pytest.raises(JsonValueError):

@@ -135,6 +135,16 @@ def test_a_rewritten_result_needs_an_open_turn_only() -> None:
     assert not refused(session, again)
 
 
+def test_a_rewritten_result_uses_up_no_call() -> None:
+    session = in_step()
+    append(session, call())
+    append(session, result())
+    append(session, call())
+    replacing = {"surfaceOp": {"op": "replace", "start": 3, "end": 3}, "sourceEventSeqs": [3]}
+    append(session, result() | replacing)
+    assert not refused(session, result())
+
+
 def test_a_replacing_model_message_still_names_the_open_step() -> None:
     session = in_step()
     data = {**STEP, "message": assistant_message("x", provider="p", model="m").to_dict()}

@@ -192,6 +192,8 @@ def test_shared_references_are_copied_and_are_no_cycle() -> None:
     copy = snapshot_json_value([shared, shared, {"again": shared["n"]}])
     assert copy == [{"n": [1]}, {"n": [1]}, {"again": [1]}]
     assert text_of([shared, shared]) == '[{"n":[1]},{"n":[1]}]'
+    # The same on the way that takes what the fast one leaves.
+    assert text_of([shared, shared, "\ud800", 1.0]) == '[{"n":[1]},{"n":[1]},"\\ud800",1]'
 
 
 def test_frozen_values_are_accepted_and_so_are_messages() -> None:

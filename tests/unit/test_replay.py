@@ -170,8 +170,9 @@ def test_the_last_attempt_counts_after_a_retry() -> None:
     loop.check()
 
 
-def test_the_last_attempt_counts_when_no_message_came_of_it() -> None:
-    loop = Loop().start_turn().start_step("q").chunks("finish")
+@pytest.mark.parametrize("first", [(), ("text-delta",), ("text-delta", "finish")])
+def test_the_last_attempt_counts_when_no_message_came_of_it(first: tuple[str, ...]) -> None:
+    loop = Loop().start_turn().start_step("q").chunks(*first)
     loop.session.append("llm/retry-started", loop.place)
     loop.route("b").send().chunks("text-delta", "finish").end_step().end_turn()
     loop.check()
@@ -248,7 +249,6 @@ def test_a_view_is_given_as_plain_values() -> None:
     plain["context"]["model"] = "changed"
     plain["messages"][0]["content"].clear()
     loop.check()
-    assert Session.create("s").append("step/start", {"turn": 1, "step": 1})
 
 
 def test_reading_a_past_request_changes_nothing() -> None:

@@ -268,6 +268,7 @@ def test_the_time_may_be_given_and_is_the_clocks_otherwise() -> None:
 
 def test_a_session_on_its_own_takes_any_type_and_any_payload() -> None:
     session = Session.create("s")
+    payloads: list[Any] = [None, 0, "x", [], {}]
     for type_ in (
         "",
         "never/heard/of",

@@ -77,6 +77,25 @@ def scan_frames(data: bytes) -> Frames:
     return Frames(ends, None)
 
 
+def find_frame(data: bytes, start: int) -> int | None:
+    """Where the next whole and sound frame begins, at `start` or behind it; None where there is none.
+
+    Text compresses to no such bytes by chance: the four that begin a frame must be followed by a frame's
+    structure and end in its checksum.
+    """
+    at = data.find(MAGIC, start)
+    while at >= 0:
+        try:
+            end = _frame_end(data, at)
+            if end is not None:
+                decompress_frames(data[at:end])
+                return at
+        except CorruptLogError:
+            pass
+        at = data.find(MAGIC, at + 1)
+    return None
+
+
 def first_frame_end(data: bytes) -> int | None:
     """Where the first frame ends, or None when the data does not hold all of it."""
     return _frame_end(data, 0)

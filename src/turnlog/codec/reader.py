@@ -249,8 +249,9 @@ class LogReader:
         check_envelope(wire)
         wire = upgrade_v0_shapes(wire, self.session_id, self._find_message)
         type_, data, seq = wire["type"], wire["data"], wire["seq"]
-        EVENT_TYPES.require_known(type_, "ignorable" in wire)
+        # Payloads first: a retired type is none that anybody could register.
         EVENT_TYPES.check_payload(type_, data)
+        EVENT_TYPES.require_known(type_, "ignorable" in wire)
         self.surface.add(
             seq, type_, data, wire.get("surfaceOp", ABSENT), wire.get("sourceEventSeqs", ABSENT)
         )

@@ -115,8 +115,8 @@ class _Checker:
 
     def _check_event(self, wire: dict[str, Any]) -> None:
         type_, data = wire["type"], wire["data"]
-        EVENT_TYPES.require_known(type_, "ignorable" in wire)
         EVENT_TYPES.check_payload(type_, data)
+        EVENT_TYPES.require_known(type_, "ignorable" in wire)
         # Gaps are salvage's to report: here each event is judged as if the log went on at its seq.
         self._surface.skip_to(wire["seq"])
         op, sources = wire.get("surfaceOp", ABSENT), wire.get("sourceEventSeqs", ABSENT)

@@ -10,7 +10,7 @@ import msgspec
 
 from turnlog.engine.listing import Order, Page, SessionFilter
 from turnlog.engine.protocol import Salvage, Storage
-from turnlog.errors import SessionNotFoundError
+from turnlog.errors import CorruptLogError, SessionNotFoundError
 from turnlog.header import SessionHeader
 from turnlog.session import Clock, Session, system_clock
 from turnlog.store import SessionStore
@@ -96,6 +96,8 @@ class SessionQuery:
             return self._storage.revision(id) is not None
         except SessionNotFoundError:
             return False
+        except CorruptLogError:
+            return True  # stored twice, say
 
 
 def _by_id(record: SessionRecord) -> str:

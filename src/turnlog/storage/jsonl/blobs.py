@@ -41,7 +41,7 @@ class BlobFiles:
         except FileNotFoundError:
             return None
 
-    def list(self) -> Sequence[BlobInfo]:
+    def all(self) -> Sequence[BlobInfo]:
         """Every stored blob."""
         if not self._root.is_dir():
             return []

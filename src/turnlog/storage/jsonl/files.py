@@ -83,7 +83,10 @@ def create_log(path: Path, data: bytes) -> FileState:
     temporary = path.with_name(f"session.{path.name.rpartition('.')[2]}.{secrets.token_hex(6)}.tmp")
     try:
         make_directory(path.parent)
-        if path.exists():
+    except OSError as error:
+        raise _write_error(path, error, "nothing was created") from error
+    try:
+        if os.path.lexists(path):
             raise FileExistsError(path)
         descriptor = os.open(
             temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC, 0o600
@@ -92,10 +95,15 @@ def create_log(path: Path, data: bytes) -> FileState:
             write_all(descriptor, data)
             os.fsync(descriptor)
             os.link(temporary, path)
-            sync_directory(path.parent)
-            _remove(temporary)
-            # Only now: removing the other name changes the file's own times.
-            return file_state(descriptor)
+            try:
+                sync_directory(path.parent)
+                _remove(temporary)
+                # Only now: removing the other name changes the file's own times.
+                return file_state(descriptor)
+            except OSError:
+                # Reported as not created, so not there: a retry would find the name taken.
+                _remove(path)
+                raise
         finally:
             os.close(descriptor)
             _remove(temporary)
@@ -176,6 +184,41 @@ def keep_beside(path: Path, offset: int) -> Callable[[bytes], Path]:
         return target
 
     return keep
+
+
+def remove_session(path: Path) -> None:
+    """Remove a log durably, and then, as far as it goes, its directory with what else lies in it."""
+    try:
+        path.unlink()
+        sync_directory(path.parent)
+    except OSError as error:
+        raise _write_error(path, error, "nothing was removed") from error
+    for entry in path.parent.iterdir():
+        _remove(entry)
+    try:
+        path.parent.rmdir()
+        sync_directory(path.parent.parent)
+    except OSError:
+        return  # something of others is in it
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a small file anew: the old or the new content is there, whatever happens."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC, 0o600
+        )
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        _remove(temporary)
+        raise _write_error(path, error, "it is as it was before") from error
 
 
 class _open_expected:  # noqa: N801 - used as a function

@@ -14,6 +14,7 @@ from turnlog.codec.frames import (
     Frames,
     decompress_frames,
     decompress_torn,
+    find_frame,
     first_frame_end,
     scan_frames,
 )
@@ -178,6 +179,10 @@ def _read_compressed(data: bytes, path: Path) -> StoredLog:
     complete = len(reader)
     torn = None
     if frames.torn_start is not None:
+        behind = find_frame(data, frames.torn_start + 1)
+        if behind is not None:
+            # A wrong length makes a frame reach over those behind it: no crash leaves this.
+            raise _bad_frame(path, frames.torn_start, behind, "a whole frame lies inside it")
         rest = decompress_torn(data[frames.torn_start :])
         reader.feed(rest[: rest.rfind(b"\n") + 1])
         torn = TornTail(
@@ -232,19 +237,25 @@ def _decompress(data: bytes, start: int, end: int, path: Path) -> bytes:
     try:
         return decompress_frames(data[start:end])
     except CorruptLogError as error:
-        raise CorruptLogError(
-            f"{path}: a frame between bytes {start} and {end} is damaged ({error.message})",
-            code="BAD_FRAME",
-            path=str(path),
-            offset=start,
-        ) from error
+        raise _bad_frame(path, start, end, error.message) from error
+
+
+def _bad_frame(path: Path, start: int, end: int, what: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{path}: a frame between bytes {start} and {end} is damaged ({what})",
+        code="BAD_FRAME",
+        path=str(path),
+        offset=start,
+    )
 
 
 def salvage_file(path: Path) -> Salvage:
     """Everything of a file that can be decoded."""
     data, _ = read_stable(path)
     salvager = Salvager()
-    text, faults = _salvage_text(data) if data[:4] == MAGIC else (data, [])
+    # By name as well: the damage may lie in the very bytes that tell a frame.
+    compressed = data[:4] == MAGIC or (path.suffix == ".zstd" and MAGIC in data)
+    text, faults = _salvage_text(data) if compressed else (data, [])
     salvager.damage.extend(faults)
     salvager.feed(text)
     return salvager.result()

@@ -11,7 +11,7 @@ what was left; between this check and the write lies a window in which a second 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,25 +19,33 @@ import msgspec
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import FileLease, Lease
+from turnlog.engine.listing import (
+    Notes,
+    Order,
+    Page,
+    Progress,
+    SessionFilter,
+    SessionInfo,
+    page_of,
+)
 from turnlog.engine.names import encode_id
 from turnlog.engine.protocol import Batch, RawLog, Salvage, StoredLog, StoredSession
-from turnlog.errors import (
-    CorruptLogError,
-    SessionNotFoundError,
-    StorageError,
-    TargetError,
-    TurnlogError,
-)
+from turnlog.errors import CorruptLogError, StorageError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.session import Clock, system_clock
 from turnlog.storage.jsonl import files
+from turnlog.storage.jsonl.blobs import BlobFiles
+from turnlog.storage.jsonl.finding import Root, unreadable
+from turnlog.storage.jsonl.index import IndexEntry, LogIndex
+from turnlog.storage.jsonl.notes import read_notes, write_notes
 from turnlog.storage.jsonl.paths import LOG_NAMES, Encoding, session_dir
 from turnlog.storage.jsonl.reading import LogFile, read_header, read_log, salvage_file
 
 _LOCKS = ".locks"
-"""Where the lease files lie; a project's directory never starts with a dot."""
+"""Where the lease files lie; see `finding` for names that start with a dot."""
 
 
 class _Writer(msgspec.Struct):
@@ -64,11 +72,10 @@ class JsonlStorage:
         pack: bool = True,
         clock: Clock = system_clock,
     ) -> None:
-        self.root = Path(root).absolute()
-        if self.root.exists() and not self.root.is_dir():
-            raise TargetError(
-                f"{self.root} is no directory", code="INVALID_TARGET", path=str(self.root)
-            )
+        self._root = Root(Path(root))
+        self.root = self._root.path
+        self._index = LogIndex(self.root)
+        self._blobs = BlobFiles(self.root)
         self._compression = compression
         self._pack = pack
         self._clock = clock
@@ -76,78 +83,45 @@ class JsonlStorage:
         self._lock = threading.RLock()
         self._encoding: Encoding | None = None
 
-    # -- finding ---------------------------------------------------------------------------------------
+    # -- listing ---------------------------------------------------------------------------------------
 
     def list(self) -> list[StoredSession]:
         """Every session directory of the root, and every stray log of the retired flat layout."""
-        seen: dict[str, str] = {}
-        entries = []
-        for path in self._log_paths():
-            entry = self._list_entry(path)
-            if entry.header is not None and entry.header.id in seen:
-                what = f"the id is also stored in {seen[entry.header.id]}"
-                entry = StoredSession(None, entry.location, what, "DUPLICATE_SESSION")
-            elif entry.header is not None:
-                seen[entry.header.id] = entry.location
-            entries.append(entry)
-        return entries
+        return self._root.list()
 
-    def _list_entry(self, path: Path) -> StoredSession:
-        try:
-            header = read_header(path)
-            self._check_identity(path, header)
-        except TurnlogError as error:
-            return StoredSession(None, str(path), error.message, error.code)
-        except OSError as error:
-            return StoredSession(
-                None, str(path), f"it cannot be read: {error.strerror}", "UNREADABLE"
-            )
-        return StoredSession(header, str(path))
-
-    def _log_paths(self) -> Iterator[Path]:
-        for project in _directories(self.root):
-            for session in _entries(project):
-                if session.name.endswith((".jsonl", ".jsonl.zstd")):
-                    yield session
-                    continue
-                for name in LOG_NAMES.values():
-                    path = session / name
-                    if path.is_symlink() or _exists(path):
-                        yield path
-
-    def _find(self, id: str) -> Path | None:
-        name = encode_id(id)
-        found = [
-            path
-            for project in _directories(self.root)
-            for log_name in LOG_NAMES.values()
-            if _exists(path := project / name / log_name)
+    def browse(
+        self,
+        wanted: SessionFilter,
+        *,
+        order: Order = "created",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """One page, from the index; logs that it does not know in their present state are read."""
+        logs = [path for path in self._root.log_paths([]) if path.parent.parent.parent == self.root]
+        states = [(path, state) for path in logs if (state := _state(path)) is not None]
+        infos = [
+            SessionInfo(entry.header, str(path), entry.progress, read_notes(path))
+            for path, entry in self._index.look_up(states, self._index_entry)
         ]
-        if len(found) > 1:
-            raise CorruptLogError(
-                f"session {id!r} is stored in several places: {', '.join(map(str, found))}; "
-                "move all but one out of the root",
-                code="DUPLICATE_SESSION",
-                session_id=id,
-            )
-        return found[0] if found else None
+        return page_of(infos, wanted, order=order, cursor=cursor, limit=limit)
 
-    def _require(self, id: str) -> Path:
-        path = self._find(id)
-        if path is None:
-            raise SessionNotFoundError(f"no session {id!r} under {self.root}", session_id=id)
-        return path
+    def _index_entry(self, path: Path) -> IndexEntry | None:
+        """What the index keeps of a log; None for one that cannot be read, which `list` reports."""
+        try:
+            stored = read_log(path).stored
+            self._root.check_identity(path, stored.header)
+        except (TurnlogError, OSError):
+            return None
+        return IndexEntry(stored.header, Progress().advance(stored.log.view()))
 
-    def _check_identity(self, path: Path, header: SessionHeader) -> None:
-        """The header must belong where it lies, or a log could be read or written under a wrong name."""
-        expected = session_dir(self.root, header.cwd, header.id) / path.name
-        if path != expected and not (_exists(expected) and path.resolve() == expected.resolve()):
-            raise CorruptLogError(
-                f"{path} holds session {header.id!r} of {header.cwd!r}, which belongs at {expected}",
-                code="WRONG_PLACE",
-                session_id=header.id,
-                path=str(path),
-            )
+    def notes(self, id: str) -> Notes:
+        """The session's sidecar file."""
+        return read_notes(self._root.require(id))
+
+    def set_notes(self, id: str, notes: Notes) -> None:
+        """Replace the sidecar file."""
+        write_notes(self._root.require(id), notes)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -159,11 +133,11 @@ class JsonlStorage:
         return stored
 
     def _read(self, id: str) -> LogFile:
-        path = self._require(id)
+        path = self._root.require(id)
         try:
             file = read_log(path)
         except OSError as error:
-            raise _unreadable(path, id, error) from error
+            raise unreadable(path, id, error) from error
         if file.stored.header.id != id:
             raise CorruptLogError(
                 f"{path} holds session {file.stored.header.id!r}, not {id!r}",
@@ -171,14 +145,14 @@ class JsonlStorage:
                 session_id=id,
                 path=str(path),
             )
-        self._check_identity(path, file.stored.header)
+        self._root.check_identity(path, file.stored.header)
         return file
 
     def load(self, id: str, *, close_turn: bool = True) -> StoredLog:
         """The log after a durable repair."""
         with self._lock:
             file = self._read(id)
-            stored, path = file.stored, self._require(id)
+            stored, path = file.stored, self._root.require(id)
             writer = _Writer(path, file.encoding, file.state, len(stored.log))
             if stored.torn is not None:
                 at = stored.torn.truncate_to
@@ -196,11 +170,11 @@ class JsonlStorage:
 
     def salvage(self, id: str) -> Salvage:
         """Everything of the session's file that can be decoded."""
-        path = self._require(id)
+        path = self._root.require(id)
         try:
             return salvage_file(path)
         except OSError as error:
-            raise _unreadable(path, id, error) from error
+            raise unreadable(path, id, error) from error
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
         """The stored events from a seq on, without closers."""
@@ -208,12 +182,12 @@ class JsonlStorage:
 
     def read_raw(self, id: str) -> RawLog:
         """The file's text; of a compressed one that of its complete frames."""
-        path = self._require(id)
+        path = self._root.require(id)
         try:
             header = read_header(path)
             data, _ = files.read_stable(path)
         except OSError as error:
-            raise _unreadable(path, id, error) from error
+            raise unreadable(path, id, error) from error
         if data[:4] == MAGIC:
             ends = scan_frames(data).ends
             data = decompress_frames(data[: ends[-1]])
@@ -221,12 +195,15 @@ class JsonlStorage:
 
     def revision(self, id: str) -> str | None:
         """The state of the file, or None."""
-        path = self._find(id)
-        return None if path is None else files.file_state(path).revision
+        path = self._root.find(id)
+        try:
+            return None if path is None else files.file_state(path).revision
+        except OSError as error:
+            raise unreadable(path or self.root, id, error) from error
 
     def location(self, id: str) -> str | None:
         """The path of the session's log, or None."""
-        path = self._find(id)
+        path = self._root.find(id)
         return None if path is None else str(path)
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -257,7 +234,7 @@ class JsonlStorage:
         with self._lock:
             writer = self._writers.get(header.id)
             if writer is None:
-                if self._find(header.id) is None:
+                if self._root.find(header.id) is None:
                     self._create(header, events)
                     return
                 writer = self._adopt(header.id)
@@ -273,7 +250,7 @@ class JsonlStorage:
                 code="TORN_TAIL",
                 session_id=id,
             )
-        writer = _Writer(self._require(id), file.encoding, file.state, len(file.stored.log))
+        writer = _Writer(self._root.require(id), file.encoding, file.state, len(file.stored.log))
         self._writers[id] = writer
         return writer
 
@@ -297,12 +274,41 @@ class JsonlStorage:
     def _root_encoding(self) -> Encoding:
         """What the root's sessions are written in: this storage's choice where there is none or both."""
         if self._encoding is None:
-            names = {path.name for path in self._log_paths()}
+            names = {path.name for path in self._root.log_paths([])}
             found = [encoding for encoding, name in LOG_NAMES.items() if name in names]
             if not found or self._compression in found:
                 return self._compression
             self._encoding = found[0]
         return self._encoding
+
+    def share(self, header: SessionHeader, source: str, progress: Progress) -> bool:
+        """A file of its own for each session: nothing can be shared."""
+        return False
+
+    def delete(self, id: str) -> None:
+        """Remove the log, and then what else lies in its directory."""
+        with self._lock:
+            path = self._root.require(id)
+            self._writers.pop(id, None)
+            files.remove_session(path)
+
+    # -- blobs -----------------------------------------------------------------------------------------
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """Store the bytes."""
+        self._blobs.put(digest, data)
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """The bytes, or None."""
+        return self._blobs.get(digest)
+
+    def list_blobs(self) -> Sequence[BlobInfo]:
+        """Every stored blob."""
+        return self._blobs.all()
+
+    def delete_blob(self, digest: str) -> None:
+        """Remove the blob."""
+        self._blobs.delete(digest)
 
     def close(self) -> None:
         """Forget where logs were left; no file is held open between calls."""
@@ -310,28 +316,8 @@ class JsonlStorage:
             self._writers.clear()
 
 
-def _exists(path: Path) -> bool:
+def _state(path: Path) -> str | None:
     try:
-        return path.exists()
+        return files.file_state(path).revision
     except OSError:
-        return True  # a loop of links, say: it is there, and reading it says what is wrong
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except (NotADirectoryError, FileNotFoundError):
-        return []
-
-
-def _directories(root: Path) -> list[Path]:
-    return [path for path in _entries(root) if path.name != _LOCKS and path.is_dir()]
-
-
-def _unreadable(path: Path, id: str, error: OSError) -> StorageError:
-    return StorageError(
-        f"{path} cannot be read: {error.strerror or error}",
-        code="UNREADABLE",
-        session_id=id,
-        path=str(path),
-    )
+        return None

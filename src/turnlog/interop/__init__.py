@@ -1,0 +1,1 @@
+"""Interop: foreign and shared formats in, and exporters out; one module a format."""
