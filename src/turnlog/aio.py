@@ -19,11 +19,12 @@ from turnlog.eventlog import EventView
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
-from turnlog.log import Target, Turnlog, open
+from turnlog.log import Turnlog, open  # noqa: A004 - `turnlog.open`, as `gzip.open`
 from turnlog.messages import Message
 from turnlog.query.corpus import SessionQuery, SessionRecord
 from turnlog.recorder import Turn
 from turnlog.session import RequestView, Session
+from turnlog.storage.targets import Target
 from turnlog.store import SessionStore
 from turnlog.surface import SurfaceManager
 from turnlog.usage import SessionUsage

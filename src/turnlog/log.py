@@ -11,28 +11,23 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 from turnlog.engine.batch import stored_header
 from turnlog.engine.commit import WINDOW_MS, Committer
 from turnlog.engine.lease import Lease
+from turnlog.engine.listing import Progress
 from turnlog.engine.protocol import Storage, StoredLog
-from turnlog.errors import ConflictError, SessionError, TargetError, TurnlogError
+from turnlog.errors import ConflictError, SessionError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
 from turnlog.logstate import LogState
 from turnlog.query.corpus import SessionQuery
 from turnlog.session import Clock, CommitCheck, Session, system_clock
+from turnlog.storage.targets import Target, open_storage
 from turnlog.store import SessionStore
 from turnlog.vocabulary import EVENT_TYPES
-
-Target = str | os.PathLike[str] | None
-"""A path (`*.db` or a file: SQLite; a directory: JSONL), a URL, or None for the user's default store."""
-
-_DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
 def uuid7(milliseconds: int) -> str:
@@ -95,9 +90,7 @@ class Turnlog:
         fields = dict(meta or {})
         if cwd is not None:
             fields["cwd"] = os.fspath(cwd)
-        name = self.sessions.new_id() if id is None else id
-        with self._leased(name) as lease:
-            self._refuse_stored(name)
+        with self._new_lease(id) as (name, lease):
             return self._publish(self.sessions.prepare(name, meta=fields), 0, lease)
 
     def resume(self, id: str, *, repair: bool = True) -> Session:
@@ -141,10 +134,49 @@ class Turnlog:
             # Without the mark of the seed's end that reading puts there: it is no event of the source.
             stored = self.storage.inspect(source_id)
             source = stored.to_session(clock=self._clock, mark_seed=False)
-        name = self.sessions.new_id() if child_id is None else child_id
-        with self._leased(name) as lease:
-            self._refuse_stored(name)
-            return self._publish(self.sessions.fork_detached(source, boundary, name), 0, lease)
+        with self._new_lease(child_id) as (name, lease):
+            child = self.sessions.fork_detached(source, boundary, name)
+            return self._publish(child, self._share(source, child), lease)
+
+    def _share(self, source: Session, child: Session) -> int:
+        """Have the storage share the child's prefix where it can; how many of its events are stored then."""
+        length = child.header.seed_length or 0
+        if not length:
+            return 0
+        if source.is_durable:
+            source.flush()
+        prefix = child.events.prefix(length)
+        title = child.title() if child.state.title_seq < length else None
+        progress = Progress(length, prefix[-1].time, title, open_turn=False)
+        return length if self.storage.share(child.header, source.id, progress) else 0
+
+    def delete(self, id: str, *, force: bool = False) -> None:
+        """Remove a stored session for good. Sessions that were forked from it keep the events they share.
+
+        Raises `SessionError` (`HAS_DEPENDENTS`, with the lists `children` and `quoted_by`) when others descend from
+        or quote it and `force` is not set, (`SESSION_LIVE`) when it is live here, `SessionLockedError` when
+        another process has it, and `SessionNotFoundError`.
+        """
+        self._refuse_closed()
+        if self.sessions.get(id) is not None:
+            raise SessionError(
+                f"session {id!r} is live; close it first", code="SESSION_LIVE", session_id=id
+            )
+        lease = self.storage.acquire(id)
+        try:
+            children, quoted_by = self.query.find_dependents(id)
+            if (children or quoted_by) and not force:
+                raise SessionError(
+                    f"session {id!r} has {len(children)} forks and is quoted by {len(quoted_by)} sessions; "
+                    "they keep what they have of it: delete it with force",
+                    code="HAS_DEPENDENTS",
+                    session_id=id,
+                    children=children,
+                    quoted_by=quoted_by,
+                )
+            self.storage.delete(id)
+        finally:
+            lease.release()
 
     def import_session(
         self, header: SessionHeader, events: Sequence[SessionEvent]
@@ -160,6 +192,13 @@ class Turnlog:
         self._refuse_closed()
         if self.sessions.get(header.id) is not None:
             raise _already_exists(header.id)
+        lease = self.storage.acquire(header.id)
+        try:
+            return self._import(header, events)
+        finally:
+            lease.release()
+
+    def _import(self, header: SessionHeader, events: Sequence[SessionEvent]) -> tuple[int, int]:
         if not self.query.has(header.id):
             self.storage.append(header, events)
             return 0, len(events)
@@ -214,6 +253,16 @@ class Turnlog:
     def _refuse_stored(self, id: str | None) -> None:
         if id is not None and self.query.has(id):
             raise _already_exists(id)
+
+    @contextmanager
+    def _new_lease(self, id: str | None) -> Iterator[tuple[str, Lease]]:
+        """The lease of a session that is about to be made, under a fresh id where none is given."""
+        self._refuse_stored(id)
+        name = self.sessions.new_id() if id is None else id
+        with self._leased(name) as lease:
+            # Looked at again under the lease: another process may have been faster.
+            self._refuse_stored(name)
+            yield name, lease
 
     @contextmanager
     def _leased(self, id: str) -> Iterator[Lease]:
@@ -288,74 +337,10 @@ def open(  # noqa: A001 - `turnlog.open`, as `gzip.open`
 
     `target`: a path (`*.db`, or an existing file: SQLite; a directory: JSONL files, as the harnesses keep them),
     `sqlite:///abs/path`, `jsonl:///abs/path`, `memory:`, or None for the default store, a database under the
-    user's data directory. `invariants`: relational checks of every append, on by
-    default. Raises `TargetError` for a target that names no storage.
-    `window_ms`: how long an event may wait before it is written behind; 0 leaves writing to `flush`.
+    user's data directory. `invariants`: relational checks of every append, on by default. `window_ms`: how long
+    an event may wait before it is written behind; 0 leaves writing to `flush`. Raises `TargetError` for a target
+    that names no storage.
     """
     return Turnlog(
         open_storage(target), invariants=invariants, clock=clock, ids=ids, window_ms=window_ms
     )
-
-
-def open_storage(target: Target = None) -> Storage:
-    """The storage that a target names; see `open`."""
-    if target is None:
-        target = default_store()
-    if isinstance(target, os.PathLike):
-        return _open_path(Path(target))
-    if target == "memory:":
-        from turnlog.storage.memory import MemoryStorage
-
-        return MemoryStorage()
-    if not target or "\0" in target:
-        raise TargetError(f"{target!r} names no storage", target=target)
-    scheme = target.partition(":")[0].lower() if ":" in target else ""
-    if scheme == "jsonl":
-        return _open_jsonl(_url_path(target))
-    if scheme == "sqlite":
-        return _open_sqlite(_url_path(target))
-    if "://" in target:
-        raise TargetError(
-            f"no storage for {target!r}; use a path, sqlite:///..., jsonl:///... or memory:",
-            target=target,
-        )
-    return _open_path(Path(target))
-
-
-def default_store() -> Path:
-    """The user's own store: `sessions.db` under the platform's data directory for turnlog."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("turnlog", appauthor=False)) / "sessions.db"
-
-
-def _url_path(url: str) -> Path:
-    """The absolute path of `scheme:///path`, also written `scheme:////path`."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise TargetError(f"{url!r} is no URL: {error}", target=url) from error
-    if parts.netloc or not parts.path.startswith("/"):
-        raise TargetError(
-            f"{url!r} needs an absolute path: {parts.scheme}:///absolute/path", target=url
-        )
-    if parts.query or parts.fragment:
-        raise TargetError(f"{url!r}: write '?' as %3F and '#' as %23 in a path", target=url)
-    return Path("/" + unquote(parts.path).lstrip("/"))
-
-
-def _open_path(path: Path) -> Storage:
-    is_database = path.suffix in _DATABASE_SUFFIXES and not path.is_dir()
-    return _open_sqlite(path) if is_database or path.is_file() else _open_jsonl(path)
-
-
-def _open_jsonl(path: Path) -> Storage:
-    from turnlog.storage.jsonl import JsonlStorage
-
-    return JsonlStorage(path)
-
-
-def _open_sqlite(path: Path) -> Storage:
-    from turnlog.storage.sqlite import SqliteStorage
-
-    return SqliteStorage(path)

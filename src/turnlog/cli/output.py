@@ -38,7 +38,7 @@ class App(msgspec.Struct):
 
     def store_name(self) -> str:
         """The store for people."""
-        from turnlog.log import default_store
+        from turnlog.storage.targets import default_store
 
         return visible(self.store or str(default_store()))
 

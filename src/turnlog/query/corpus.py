@@ -10,7 +10,8 @@ import msgspec
 
 from turnlog.engine.listing import Order, Page, SessionFilter
 from turnlog.engine.protocol import Salvage, Storage
-from turnlog.errors import CorruptLogError, SessionNotFoundError
+from turnlog.errors import CorruptLogError, SessionNotFoundError, StorageError
+from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.session import Clock, Session, system_clock
 from turnlog.store import SessionStore
@@ -83,6 +84,38 @@ class SessionQuery:
     def read_surface(self, id: str) -> SurfaceManager:
         """The session's surface as it is now."""
         return self.read_session(id).surface
+
+    def find_dependents(self, id: str) -> tuple[list[str], list[str]]:
+        """The ids of the sessions that were forked from a session, and of those that quote it.
+
+        Reads every stored log; one that cannot be read is passed over.
+        """
+        children, quoted_by = [], []
+        for record in self.list_sessions():
+            if record.header is None or record.header.id == id:
+                continue
+            if record.header.parent_session == id:
+                children.append(record.header.id)
+            if self._quotes(record.header.id, id):
+                quoted_by.append(record.header.id)
+        return children, quoted_by
+
+    def _quotes(self, reader: str, source: str) -> bool:
+        try:
+            events = self.read_session(reader, close_turn=False).events
+        except StorageError:
+            return False
+        for record in events.iter_records():
+            if isinstance(record, SessionEvent) and record.type == "user/message":
+                origin = record.message.source
+                quoted = (
+                    origin.get("references") if origin.get("kind") == "session-reference" else None
+                )
+                if any(
+                    isinstance(one, dict) and one.get("sessionId") == source for one in quoted or ()
+                ):
+                    return True
+        return False
 
     def salvage(self, id: str) -> Salvage:
         """Everything of a stored session that can be decoded, with a list of what is damaged."""
