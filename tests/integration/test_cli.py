@@ -74,7 +74,7 @@ def test_without_a_store_the_users_own_is_used(
     environment["XDG_DATA_HOME"] = str(tmp_path / "data")
     done(cli("import", "--examples"))
     assert len(json.loads(done(cli("--json", "ls")))["sessions"]) == 3
-    assert list(tmp_path.glob("**/example-coding/session.jsonl"))
+    assert list(tmp_path.glob("data/turnlog/sessions.db"))
 
 
 def test_an_output_that_is_not_utf8_gets_escapes(cli: Turnlog, tmp_path: Path) -> None:
