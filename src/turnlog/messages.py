@@ -141,9 +141,7 @@ def tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [
         block
         for block in message.get("content", ())
-        if isinstance(block, dict)
-        and block.get("type") == "tool-call"
-        and is_name(block.get("id"))
+        if isinstance(block, dict) and block.get("type") == "tool-call" and is_name(block.get("id"))
     ]
 
 

@@ -21,9 +21,11 @@ import msgspec
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
-from turnlog.engine.protocol import RawLog, Salvage, StoredLog, StoredSession
+from turnlog.engine.protocol import Damage, RawLog, Salvage, StoredLog, StoredSession
 from turnlog.errors import (
     CorruptLogError,
+    HeaderError,
+    JsonValueError,
     SessionNotFoundError,
     StorageError,
     TargetError,
@@ -188,12 +190,19 @@ class JsonlStorage:
             return stored
 
     def salvage(self, id: str) -> Salvage:
-        """Everything of the session's file that can be decoded."""
+        """Everything of the session's file that can be decoded; that it lies in a wrong place is damage too."""
         path = self._require(id)
         try:
-            return salvage_file(path)
+            salvage = salvage_file(path)
         except OSError as error:
             raise _unreadable(path, id, error) from error
+        try:
+            self._check_identity(path, SessionHeader.from_dict(salvage.header or {}))
+        except StorageError as error:
+            salvage.damage.insert(0, Damage(1, 0, error.message))
+        except (HeaderError, JsonValueError):
+            pass  # no header that could name a place; `verify` says what is wrong with it
+        return salvage
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
         """The stored events from a seq on, without closers."""
