@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import mix
 from benchmarks.measure import Bar, Report
-from turnlog._version import __version__
+from turnlog import __version__
 from turnlog.header import SessionHeader
 from turnlog.session import Session
 from turnlog.storage.jsonl import JsonlStorage

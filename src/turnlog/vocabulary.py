@@ -25,6 +25,9 @@ SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 RETIRED_TYPES = frozenset({"request/header-delta", "mode/set"})
 """Types of early logs that are refused at append, seed and load."""
 
+RESERVED_TYPES = frozenset({"session", "text-chunks", "reasoning-chunks", "tool-call-chunks"})
+"""The tags of header lines and packed rows: an event of such a type could not be told from one."""
+
 KNOWN_TYPES = frozenset(
     """
     agent/inbox/spliced agent-preset/selected approval/asked approval/decided
@@ -88,7 +91,10 @@ class EventTypes:
         it. Raises `EventError` (`TYPE_TAKEN`) for a known, retired or differently registered name.
         """
         kind = EventType(name, payload, ignorable, check)
-        if name in KNOWN_TYPES or name in RETIRED_TYPES or self._own.get(name, kind) != kind:
+        if (
+            name in KNOWN_TYPES | RETIRED_TYPES | RESERVED_TYPES
+            or self._own.get(name, kind) != kind
+        ):
             raise EventError(
                 f"the event type {name!r} is taken; choose another name", code="TYPE_TAKEN"
             )
@@ -104,7 +110,17 @@ class EventTypes:
         return name in KNOWN_TYPES or name in self._own
 
     def require_known(self, name: str, ignorable: bool) -> None:
-        """Raise `EventError` (`UNKNOWN_EVENT_TYPE`) for a required event of a type that nobody knows."""
+        """Raise `EventError` for an event that no storage may hold.
+
+        `UNKNOWN_EVENT_TYPE`: a required event of a type that nobody knows. `RESERVED_TYPE`: a type that is the tag
+        of a storage record.
+        """
+        if name in RESERVED_TYPES:
+            raise EventError(
+                f"{name!r} is the tag of a storage record; choose another event type",
+                code="RESERVED_TYPE",
+                type=name,
+            )
         if not ignorable and not self.knows(name):
             raise EventError(
                 f"the event type {name!r} is unknown and the event is not marked ignorable; register it "

@@ -14,6 +14,7 @@ import pytest
 
 from turnlog.codec import decode_storage_record
 from turnlog.engine.protocol import StoredLog
+from turnlog.engine.verify import verify_salvage
 from turnlog.errors import CorruptLogError, StorageError, UnsupportedFormatError
 from turnlog.events import SessionEvent
 from turnlog.storage.jsonl import JsonlStorage
@@ -94,6 +95,12 @@ def cuts(name: str, thorough: bool) -> Iterator[int]:
     yield from sorted(cut for cut in near | spread if 0 <= cut <= len(sample.data))
 
 
+def verify_agrees(storage: JsonlStorage, sound: bool) -> None:
+    """`verify` finds an error exactly where a load is refused or cuts something off."""
+    findings = verify_salvage(storage.salvage("s1"))
+    assert sound == all(finding.severity == "warning" for finding in findings)
+
+
 def check_cut(sample: Sample, cut: int, root: Path) -> None:
     path = place_log(root, sample.data[:cut], encoding=sample.encoding)
     storage = JsonlStorage(root)
@@ -102,6 +109,7 @@ def check_cut(sample: Sample, cut: int, root: Path) -> None:
             with pytest.raises(CorruptLogError):
                 use("s1")
         assert path.read_bytes() == sample.data[:cut]
+        verify_agrees(storage, False)
         return
     end = max(end for end in sample.whole if end <= cut)
     inspected = storage.inspect("s1", close_turn=False)
@@ -111,6 +119,7 @@ def check_cut(sample: Sample, cut: int, root: Path) -> None:
     if sample.encoding == "none":
         assert len(stored) == sample.whole[end]
     assert (inspected.torn is None) == (cut == end)
+    verify_agrees(storage, cut == end)
     balanced = lines(storage.inspect("s1").log.view())
     assert path.read_bytes() == sample.data[:cut]
     check_load(storage, sample, path, cut, end, balanced)
@@ -280,8 +289,10 @@ def check_flip(sample: Sample, at: int, pattern: int, root: Path) -> None:
     try:
         stored = storage.inspect("s1", close_turn=False)
     except (CorruptLogError, UnsupportedFormatError):
+        verify_agrees(storage, False)
         salvaged(storage, sample, at)
         return
+    verify_agrees(storage, stored.torn is None)
     if stored.torn is not None:
         # Of a compressed file, only the last frame can pass for one that was cut off.
         assert at >= stored.torn.truncate_to

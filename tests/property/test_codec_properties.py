@@ -44,9 +44,9 @@ def deltas(draw: st.DrawFn) -> dict[str, Any]:
     else:
         chunk["text"] = draw(texts)
     data = {"turn": draw(few), "step": draw(few), "chunk": chunk}
-    wire = {"type": "assistant/chunk", "seq": 0, "time": draw(times), "data": data}
+    wire: dict[str, Any] = {"type": "assistant/chunk", "seq": 0, "time": draw(times), "data": data}
     if draw(st.integers(0, 9)) == 0:
-        target = draw(st.sampled_from([wire, data, chunk]))
+        target: dict[str, Any] = draw(st.sampled_from([wire, data, chunk]))
         target[draw(st.sampled_from(["extra", "ignorable", "surfaceOp", "type"]))] = draw(odd)
     return wire
 

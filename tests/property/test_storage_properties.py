@@ -215,4 +215,4 @@ class Machine(RuleBasedStateMachine):
 
 def test_both_storages_agree() -> None:
     few = settings(max_examples=max(settings().max_examples // 4, 10), stateful_step_count=12)
-    run_state_machine_as_test(Machine, settings=few)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Machine, settings=few)

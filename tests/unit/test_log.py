@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def test_resuming_what_is_not_there(tmp_path: Path) -> None:
     with turnlog.open(tmp_path) as log:
         for call in (log.resume, log.fork, log.query.read_session, log.query.salvage):
             with pytest.raises(SessionNotFoundError):
-                call("nobody")  # type: ignore[operator]
+                call("nobody")
         assert log.sessions.list() == []
 
 
@@ -390,7 +391,12 @@ def test_closing_is_final_and_can_be_said_twice(tmp_path: Path) -> None:
     log.close()
     log.close()
     session.close()
-    for call in (log.create, lambda: log.resume("s1"), lambda: log.fork("s1")):
+    calls: list[Callable[[], Any]] = [
+        log.create,
+        lambda: log.resume("s1"),
+        lambda: log.fork("s1"),
+    ]
+    for call in calls:
         with pytest.raises(SessionError) as caught:
             call()
         assert caught.value.code == "CLOSED"

@@ -375,9 +375,10 @@ def test_a_hundred_thousand_levels_are_written_and_read(kind: str) -> None:
 def test_a_hundred_thousand_mixed_levels_are_a_json_value_like_any_other() -> None:
     value = nest("mixed")
     assert is_json_value(value)
-    snapshot = snapshot_json_value(value)
-    assert json_equal(snapshot, value)
-    assert json_equal(parse_json(canonicalize(snapshot)[0]), value)
+    assert json_equal(snapshot_json_value(value), value)
+    pairs = DEPTH // 2 - 1
+    text = '{"a":[' * pairs + '{"a":{}}' + "]}" * pairs
+    assert json_equal(parse_json(text), value)
 
 
 def test_a_fault_below_a_hundred_thousand_levels_is_found() -> None:

@@ -197,17 +197,29 @@ def test_a_request_made_again_after_an_overflow_is_the_one_told(ending: str) -> 
     loop.check()
 
 
-def test_what_arrives_while_the_model_streams_was_not_sent() -> None:
-    for cite in (None, 2):
-        loop = Loop().start_turn().start_step("q").send().chunks("text-delta", "finish")
-        data = {**loop.place, "message": assistant_message("a", provider="p", model="m")}
-        seq = loop.session.seq
-        loop.session.append_user("meanwhile")
-        sources = None if cite is None else [seq - 1, seq - 2]
-        loop.session.append(
-            "assistant/message", data, surface_op="append", source_event_seqs=sources
-        )
-        loop.end_step().check()
+@pytest.mark.parametrize("order", [[], [0, 2], [2, 0], [-4, 2, 0]])
+def test_what_arrives_while_the_model_streams_was_not_sent(order: list[int]) -> None:
+    """Whatever order the message cites its chunks in, and whatever else it cites."""
+    loop = Loop().start_turn().full_step("before").start_step("q").send().chunks("text-delta")
+    first = loop.session.seq - 1
+    loop.session.append_user("meanwhile")
+    loop.chunks("finish")
+    data = {**loop.place, "message": assistant_message("a", provider="p", model="m")}
+    sources = [first + offset for offset in order] or None
+    loop.session.append("assistant/message", data, surface_op="append", source_event_seqs=sources)
+    loop.end_step().check()
+
+
+def test_an_attempt_without_chunks_is_told_although_an_earlier_one_had_some() -> None:
+    loop = (
+        Loop()
+        .start_turn()
+        .full_step("q1")
+        .start_step("q2")
+        .chunks("text-delta", "finish")
+        .compact(2)
+    )
+    loop.send().answer(cite=0).end_step().check()
 
 
 def test_a_stream_without_chunks_ends_at_its_message() -> None:

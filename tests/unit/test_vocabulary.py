@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import msgspec
 import pytest
 
+import turnlog
 from turnlog.errors import EventError, InvariantError
 from turnlog.events import SessionEvent
 from turnlog.invariants import InvariantSettings, attach_invariants
@@ -15,6 +16,7 @@ from turnlog.session import Session
 from turnlog.vocabulary import (
     EVENT_TYPES,
     KNOWN_TYPES,
+    RESERVED_TYPES,
     RETIRED_TYPES,
     SURFACE_TYPES,
     CandidateView,
@@ -198,3 +200,13 @@ def test_a_check_that_fails_in_its_own_way_still_changes_nothing() -> None:
             attempt()
         assert (session.seq, session.state.open_turn) == (0, None)
     session.append("turn/start", {"turn": 1})
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_TYPES))
+def test_a_storage_refuses_a_type_that_is_the_tag_of_a_record(name: str) -> None:
+    with turnlog.open("memory:") as log, log.create() as session:
+        with pytest.raises(EventError) as refused:
+            session.append(name, {}, ignorable=True)
+        assert refused.value.code == "RESERVED_TYPE"
+    with pytest.raises(EventError):
+        EventTypes().register(name)

@@ -5,8 +5,8 @@ in canonical text, with no duplicate key, no odd number and nothing hidden in it
 checking, never the store: the bytes are kept. Whatever this path refuses, for any reason, is read line by
 line by the strict one, which decides.
 
-Surface keys come in two orders in files (appends write sourceEventSeqs first, crash repair surfaceOp); a block
-is tried in the order that it shows.
+Surface keys come in two orders in files (appends write sourceEventSeqs first, crash repair surfaceOp): a block
+that does not fit the first is tried in the second.
 """
 
 from __future__ import annotations
@@ -231,10 +231,19 @@ _sources_first = _decoder(SourcesFirst)
 _op_first = _decoder(OpFirst)
 _encode_lines = msgspec.json.Encoder().encode_lines
 
+_OP_FIRST = b'"surfaceOp":"append","sourceEventSeqs"'
+"""What a block with a line that crash repair wrote holds: looked for only where the usual order does not fit."""
+
 
 def decode_block(block: bytes) -> list[Any] | None:
     """The records of a block of whole lines, or None where this path cannot prove that it read them right."""
-    decoder = _op_first if b'"surfaceOp":"append","sourceEventSeqs"' in block else _sources_first
+    records = _prove(block, _sources_first)
+    if records is None and _OP_FIRST in block:
+        records = _prove(block, _op_first)
+    return records
+
+
+def _prove(block: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
     try:
         records = decoder.decode_lines(block)
     except (ValueError, RecursionError):

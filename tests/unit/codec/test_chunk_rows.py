@@ -22,7 +22,7 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def delta(seq: int, text: str = "x", **changes: Any) -> dict[str, Any]:
+def delta(seq: int, text: Any = "x", **changes: Any) -> dict[str, Any]:
     """A text delta; `changes` go to the part of the event that has the key."""
     data = {"turn": 1, "step": 1}
     chunk = {"type": "text-delta", "index": 0, "text": text}

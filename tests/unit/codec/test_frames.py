@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from backports import zstd
 
 from turnlog.codec.frames import (
     MAGIC,
     compress_frame,
     decompress_frames,
     decompress_torn,
+    find_frame,
     first_frame_end,
     scan_frames,
 )
 from turnlog.errors import CorruptLogError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 TEXTS = [b"one\n", b"", b"two 2 two 2 " * 50 + b"\n", bytes(range(256)) * 600, b"z\n"]
 FRAMES = [compress_frame(text) for text in TEXTS]
@@ -105,10 +112,12 @@ def test_frames_of_all_header_layouts_are_scanned() -> None:
     for size in (0, 1, 255, 256, 70_000):
         for level in (1, 3, 19):
             text = b"a" * size
-            for options in ({}, {zstd.CompressionParameter.checksum_flag: 1}):
-                frame = zstd.compress(
-                    text, options={zstd.CompressionParameter.compression_level: level, **options}
-                )
+            for checksum in (0, 1):
+                options: dict[int, int] = {
+                    zstd.CompressionParameter.compression_level: level,
+                    zstd.CompressionParameter.checksum_flag: checksum,
+                }
+                frame = zstd.compress(text, options=options)
                 assert scan_frames(frame + FRAMES[0]).ends == [len(frame), len(frame + FRAMES[0])]
     compressor = zstd.ZstdCompressor()
     streamed = compressor.compress(b"abc") + compressor.flush()  # a frame without its size
@@ -121,3 +130,13 @@ def test_a_frame_that_asks_for_a_huge_window_is_refused() -> None:
     with pytest.raises(CorruptLogError):
         decompress_frames(frame)
     assert decompress_torn(frame) == b""
+
+
+def test_a_whole_frame_is_found_among_other_bytes() -> None:
+    frame = FRAMES[2]
+    assert find_frame(b"x" * 9 + frame, 0) == 9
+    assert find_frame(MAGIC + b"x" * 9 + frame + b"x", 1) == 13
+    assert find_frame(frame, 1) is None
+    assert find_frame(frame[:-1], 0) is None
+    assert find_frame(frame[:-1] + b"x", 0) is None
+    assert find_frame(b"", 0) is None

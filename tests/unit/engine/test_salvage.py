@@ -328,12 +328,38 @@ def test_bytes_between_frames_are_named(tmp_path: Path) -> None:
     assert seqs(storage.salvage("s1")) == ALL
 
 
+def test_a_frame_that_reaches_over_the_ones_behind_it_is_no_torn_tail(tmp_path: Path) -> None:
+    """One flipped bit in a block's length: a load must not cut the sound frames behind it."""
+    batches = [EVENTS[:4], EVENTS[4:9], EVENTS[9:]]
+    start = len(log_frames(batches[:1]))
+    for at in range(start + 5, start + 12):
+        bad = bytearray(log_frames(batches))
+        bad[at] ^= 0x80
+        path = place_log(tmp_path, bytes(bad), encoding="zstd")
+        storage = JsonlStorage(tmp_path)
+        with pytest.raises(StorageError) as caught:
+            storage.load("s1")
+        assert caught.value.code == "BAD_FRAME"
+        assert path.read_bytes() == bad
+        assert seqs(storage.salvage("s1"))[-len(batches[2]) :] == ALL[9:]
+
+
 def test_a_torn_last_frame_gives_its_whole_records(tmp_path: Path) -> None:
     frames = log_frames([EVENTS[:4], EVENTS[4:]], pack=False)
     place_log(tmp_path, frames[:-3], encoding="zstd")
     result = JsonlStorage(tmp_path).salvage("s1")
     assert seqs(result) == ALL
     assert "cut off" in result.damage[0].what
+
+
+def test_records_in_the_headers_frame_are_damage(tmp_path: Path) -> None:
+    place_log(tmp_path, compress_frame(TEXT), encoding="zstd")
+    storage = JsonlStorage(tmp_path)
+    with pytest.raises(StorageError):
+        storage.inspect("s1")
+    result = storage.salvage("s1")
+    assert seqs(result) == ALL
+    assert places(result) == [(1, 0)]
 
 
 def test_a_line_over_two_frames_is_one_line(tmp_path: Path) -> None:

@@ -254,7 +254,9 @@ def test_a_log_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
             use("s1")
         assert caught.value.code == "WRONG_PLACE"
     assert [entry.code for entry in storage.list()] == ["WRONG_PLACE"]
-    assert len(storage.salvage("s1").records) == len(EVENTS)
+    salvage = storage.salvage("s1")
+    assert len(salvage.records) == len(EVENTS)
+    assert [(damage.line, damage.offset) for damage in salvage.damage] == [(1, 0)]
 
 
 def test_case_46_a_moved_directory_with_a_link_in_its_old_place(tmp_path: Path) -> None:
@@ -714,7 +716,7 @@ def test_locations_and_raw_text(tmp_path: Path) -> None:
         root = tmp_path / encoding
         data = log_text(EVENTS) if encoding == "none" else log_frames([EVENTS])
         torn = b'{"torn' if encoding == "none" else MAGIC + b"\x04"
-        path = place_log(root, data + torn, encoding=encoding)  # type: ignore[arg-type]
+        path = place_log(root, data + torn, encoding=encoding)
         raw = JsonlStorage(root).read_raw("s1")
         assert raw.filename == "session.jsonl"
         assert raw.content == log_text(EVENTS) + (torn if encoding == "none" else b"")

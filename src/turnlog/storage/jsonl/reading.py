@@ -278,6 +278,8 @@ def _salvage_text(data: bytes) -> tuple[bytes, list[Damage]]:
             end = first_frame_end(data[at:])
             if end is not None:
                 text += decompress_frames(data[at : at + end])
+                if at == 0 and text.find(b"\n") != len(text) - 1:
+                    faults.append(Damage(1, 0, "the first frame is not exactly the header line"))
                 at += end
                 continue
             note(f"the frame at byte {at} of the file is cut off")

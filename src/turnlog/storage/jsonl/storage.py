@@ -31,8 +31,14 @@ from turnlog.engine.listing import (
     page_of,
 )
 from turnlog.engine.names import encode_id
-from turnlog.engine.protocol import Batch, RawLog, Salvage, StoredLog, StoredSession
-from turnlog.errors import CorruptLogError, StorageError, TurnlogError
+from turnlog.engine.protocol import Batch, Damage, RawLog, Salvage, StoredLog, StoredSession
+from turnlog.errors import (
+    CorruptLogError,
+    HeaderError,
+    JsonValueError,
+    StorageError,
+    TurnlogError,
+)
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.session import Clock, system_clock
@@ -169,12 +175,19 @@ class JsonlStorage:
             return stored
 
     def salvage(self, id: str) -> Salvage:
-        """Everything of the session's file that can be decoded."""
+        """Everything of the session's file that can be decoded; that it lies in a wrong place is damage too."""
         path = self._root.require(id)
         try:
-            return salvage_file(path)
+            salvage = salvage_file(path)
         except OSError as error:
             raise unreadable(path, id, error) from error
+        try:
+            self._root.check_identity(path, SessionHeader.from_dict(salvage.header or {}))
+        except StorageError as error:
+            salvage.damage.insert(0, Damage(1, 0, error.message))
+        except (HeaderError, JsonValueError):
+            pass  # no header that could name a place; `verify` says what is wrong with it
+        return salvage
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
         """The stored events from a seq on, without closers."""
