@@ -13,6 +13,7 @@ import pytest
 
 from turnlog.codec.frames import MAGIC
 from turnlog.codec.record import encode_batch
+from turnlog.engine.names import encode_id
 from turnlog.errors import (
     ConflictError,
     CorruptLogError,
@@ -24,7 +25,7 @@ from turnlog.errors import (
 )
 from turnlog.events import SessionEvent
 from turnlog.storage.jsonl import JsonlStorage, files
-from turnlog.storage.jsonl.paths import Encoding, encode_id, project_name, session_dir
+from turnlog.storage.jsonl.paths import Encoding, project_name, session_dir
 from turnlog.testing.builders import (
     EventBuilder,
     header_of,
