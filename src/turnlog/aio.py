@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -182,11 +183,11 @@ class AsyncTurnlog:
         meta: Mapping[str, Any] | None = None,
     ) -> AsyncSession:
         """See `Turnlog.create`."""
-        return AsyncSession(await asyncio.to_thread(self.sync.create, id=id, cwd=cwd, meta=meta))
+        return await _go_live(lambda: self.sync.create(id=id, cwd=cwd, meta=meta))
 
     async def resume(self, id: str, *, repair: bool = True) -> AsyncSession:
         """See `Turnlog.resume`."""
-        return AsyncSession(await asyncio.to_thread(self.sync.resume, id, repair=repair))
+        return await _go_live(lambda: self.sync.resume(id, repair=repair))
 
     async def fork(
         self,
@@ -197,9 +198,7 @@ class AsyncTurnlog:
     ) -> AsyncSession:
         """See `Turnlog.fork`."""
         source = id.session if isinstance(id, AsyncSession) else id
-        return AsyncSession(
-            await asyncio.to_thread(self.sync.fork, source, boundary, child_id=child_id)
-        )
+        return await _go_live(lambda: self.sync.fork(source, boundary, child_id=child_id))
 
     async def flush(self) -> None:
         """See `Turnlog.flush`."""
@@ -219,6 +218,32 @@ class AsyncTurnlog:
         trace: TracebackType | None,
     ) -> None:
         await asyncio.shield(self.close())
+
+
+async def _go_live(make: Callable[[], Session]) -> AsyncSession:
+    """Make a session on a worker thread; one that nobody waits for any more is closed, or it would stay leased."""
+    lock = threading.Lock()
+    made: list[Session] = []
+    abandoned = False
+
+    def work() -> Session:
+        session = make()
+        with lock:
+            made.append(session)
+            unwanted = abandoned
+        if unwanted:
+            session.close()
+        return session
+
+    try:
+        return AsyncSession(await asyncio.to_thread(work))
+    except asyncio.CancelledError:
+        with lock:
+            abandoned = True
+            late = tuple(made)
+        for session in late:
+            await asyncio.shield(asyncio.to_thread(session.close))
+        raise
 
 
 class _Opening:

@@ -18,7 +18,7 @@ from turnlog.engine.commit import WINDOW_MS, Committer
 from turnlog.engine.lease import Lease
 from turnlog.engine.listing import Progress
 from turnlog.engine.protocol import Storage, StoredLog
-from turnlog.errors import ConflictError, SessionError, TurnlogError
+from turnlog.errors import ConflictError, SessionError, SessionNotFoundError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
@@ -108,6 +108,7 @@ class Turnlog:
                 code="SESSION_ALREADY_EXISTS",
                 session_id=id,
             )
+        self._require_stored(id)
         with self._leased(id) as lease:
             stored = self.storage.load(id, close_turn=repair)
             written = len(stored.log)
@@ -129,22 +130,33 @@ class Turnlog:
         """
         self._refuse_closed()
         source_id = id if isinstance(id, str) else id.id
-        source = self.sessions.get(source_id)
+        source, stored_length = self.sessions.get(source_id), None
         if source is None:
             # Without the mark of the seed's end that reading puts there: it is no event of the source.
             stored = self.storage.inspect(source_id)
+            # Nor are closers: where they stand, its own writer may have put something else meanwhile.
+            stored_length = len(stored.log) - len(stored.closers)
             source = stored.to_session(clock=self._clock, mark_seed=False)
         with self._new_lease(child_id) as (name, lease):
             child = self.sessions.fork_detached(source, boundary, name)
-            return self._publish(child, self._share(source, child), lease)
+            shared = self._share(source, child, stored_length)
+            try:
+                return self._publish(child, shared, lease)
+            except BaseException:
+                if shared:
+                    self.storage.delete(name)
+                raise
 
-    def _share(self, source: Session, child: Session) -> int:
+    def _share(self, source: Session, child: Session, stored_length: int | None) -> int:
         """Have the storage share the child's prefix where it can; how many of its events are stored then."""
         length = child.header.seed_length or 0
-        if not length:
+        if not length or (stored_length is not None and length > stored_length):
             return 0
         if source.is_durable:
-            source.flush()
+            try:
+                source.flush()
+            except TurnlogError:
+                return 0  # the source cannot be saved, the fork perhaps can
         prefix = child.events.prefix(length)
         title = child.title() if child.state.title_seq < length else None
         progress = Progress(length, prefix[-1].time, title, open_turn=False)
@@ -162,10 +174,12 @@ class Turnlog:
             raise SessionError(
                 f"session {id!r} is live; close it first", code="SESSION_LIVE", session_id=id
             )
+        self._require_stored(id)
         lease = self.storage.acquire(id)
         try:
-            children, quoted_by = self.query.find_dependents(id)
-            if (children or quoted_by) and not force:
+            # Looking for them reads every log.
+            children, quoted_by = ([], []) if force else self.query.find_dependents(id)
+            if children or quoted_by:
                 raise SessionError(
                     f"session {id!r} has {len(children)} forks and is quoted by {len(quoted_by)} sessions; "
                     "they keep what they have of it: delete it with force",
@@ -254,6 +268,11 @@ class Turnlog:
         if id is not None and self.query.has(id):
             raise _already_exists(id)
 
+    def _require_stored(self, id: str) -> None:
+        """Before a lease is taken, which would leave a lock file of any misspelt name."""
+        if not self.query.has(id):
+            raise SessionNotFoundError(f"no session {id!r} in this store", session_id=id)
+
     @contextmanager
     def _new_lease(self, id: str | None) -> Iterator[tuple[str, Lease]]:
         """The lease of a session that is about to be made, under a fresh id where none is given."""
@@ -276,8 +295,8 @@ class Turnlog:
 
     def _publish(self, session: Session, written: int, lease: Lease) -> Session:
         session.add_check(_KnownTypes())
-        writer = self._committer.register(session, written, lease.fence)
         detach = self.sessions.enter(session)
+        writer = self._committer.register(session, written, lease.fence)
 
         def release() -> None:
             self._committer.unregister(writer)

@@ -135,11 +135,12 @@ class Session:
         self._generation = _Process.generation
         self._checks: list[CommitCheck] = []
         self._observers: list[Callable[[SessionEvent], None]] = []
-        self._first_live_seq = len(self._log)
+        self._first_live_seq = self._settled = len(self._log)
         self._flush: Callable[[], None] | None = None
         self._release: Callable[[], None] | None = None
         self._pending: Callable[[], None] | None = None
         self._refusal: TurnlogError | None = None
+        self._closing = threading.RLock()
         self._messages: list[Message] = []
         self._by_seq: dict[int, Message | None] = {}
         self._projected = (0, 0)
@@ -193,7 +194,7 @@ class Session:
             self._log.append(event)
             if event.type in STATE_TYPES:
                 self._state.note(event.type, index, event.data)
-        self._first_live_seq = len(self._log)
+        self._first_live_seq = self._settled = len(self._log)
 
     def _end_seed(self) -> None:
         length = len(self._log)
@@ -241,6 +242,14 @@ class Session:
         """The events so far, as an immutable sequence that does not grow."""
         with self._lock:
             return self._log.view()
+
+    @property
+    def settled_events(self) -> EventView:
+        """The events without those of a batch that may still be taken back: what may be written.
+
+        Waits for nobody, so a flush is possible while another thread, or an observer, is inside an append.
+        """
+        return self._log.view().prefix(self._settled)
 
     @property
     def surface(self) -> SurfaceManager:
@@ -350,7 +359,10 @@ class Session:
         with self._lock:
             if self._notifying is not None:
                 raise self._reentrant()
+            if self._refusal is not None:
+                raise self._refusal  # closed while this waited for the lock: nobody would write it
             event = self._append_one(type, data, surface_op, source_event_seqs, ignorable, time)
+            self._settled = event.seq + 1
             if self._observers:
                 self._notify((event,))
             if self._pending is not None:
@@ -370,6 +382,8 @@ class Session:
         with self._lock:
             if self._notifying is not None:
                 raise self._reentrant()
+            if self._refusal is not None:
+                raise self._refusal
             length, state, surface = len(self._log), self._state.copy(), self._surface.save()
             checks = [check.copy() for check in self._checks]
             try:
@@ -379,6 +393,7 @@ class Session:
                 self._surface.restore(surface)
                 self._state, self._checks = state, checks
                 raise
+            self._settled = len(self._log)
             self._notify(events)
             self._tell_pending()
             return events
@@ -473,7 +488,7 @@ class Session:
         )
 
     def _unwritable(self) -> TurnlogError:
-        if self._refusal is not None:
+        if self._generation == _Process.generation and self._refusal is not None:
             return self._refusal
         return ForkedError(
             f"session {self.id!r} was inherited over os.fork and may not be written here; resume it instead",
@@ -610,6 +625,8 @@ class Session:
 
     def flush(self) -> None:
         """Return when every event so far is durable; `SessionError` for a session without a storage."""
+        if self._generation != _Process.generation:
+            raise self._unwritable()
         if self._flush is None:
             raise SessionError(
                 f"session {self.id!r} has no storage; open it through turnlog.open(...)",
@@ -631,29 +648,47 @@ class Session:
 
         A session without a storage stays as it is. When the last flush fails, its error is raised and the
         session stays open, so that nothing is lost unnoticed; a session that can never be flushed again
-        (poisoned) is let go of, and the reason raised.
+        (poisoned) is let go of, and the reason raised. In a child of `os.fork` it is let go of unwritten.
         """
-        release, self._release = self._release, None
-        if release is None:
+        if self._generation != _Process.generation:
+            self._let_go()
+            return
+        # A second closer waits for the first: when it returns, the session is closed as well. Only an observer
+        # does not, because the first may be waiting for the append that it observes.
+        if not self._closing.acquire(blocking=self._notifying != threading.get_ident()):
             return
         try:
-            if self._flush is not None and not self._poisoned:
-                self._flush()
-        except BaseException:
-            if not self._poisoned:
-                self._release = release
+            if self._release is None:
+                return
+            closed = self._closed_error()
+            with self._lock:
+                # Before the flush: what is accepted behind it would never be written.
+                poison, self._refusal = self._refusal, self._refusal or closed
+            try:
+                if self._flush is not None and poison is None:
+                    self._flush()
+            except BaseException:
+                if self._refusal is closed:
+                    self._refusal = None
+                    raise
+                self._let_go()
                 raise
-        poison = self._refusal
-        self._refusal = SessionError(
+            self._let_go()
+            if poison is not None:
+                raise poison
+        finally:
+            self._closing.release()
+
+    def _let_go(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            self._refusal = self._closed_error()
+            release()
+
+    def _closed_error(self) -> SessionError:
+        return SessionError(
             f"session {self.id!r} is closed; resume it to go on", code="CLOSED", session_id=self.id
         )
-        release()
-        if poison is not None:
-            raise poison
-
-    @property
-    def _poisoned(self) -> bool:
-        return self._refusal is not None
 
     def refuse(self, error: TurnlogError) -> None:
         """Refuse every append from now on with this error: what a storage does whose state is unknown."""

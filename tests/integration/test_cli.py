@@ -159,3 +159,55 @@ def test_help_starts_without_what_only_commands_need(environment: dict[str, str]
         [sys.executable, "-c", code], capture_output=True, env=environment, timeout=60, check=True
     )
     assert process.stdout.splitlines()[-1] == b"[]"
+
+
+@pytest.mark.parametrize("name", ["store", "store.db"])
+def test_a_killed_writer_leaves_what_it_flushed_and_no_lease(
+    cli: Turnlog, environment: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    environment["TURNLOG_STORE"] = str(tmp_path / name)
+    code = (
+        "import os, sys, turnlog\n"
+        "log = turnlog.open(os.environ['TURNLOG_STORE'])\n"
+        "session = log.create(id='s')\n"
+        "session.append('turn/start', {'turn': 1})\n"
+        "session.append_user('hello')\n"
+        "session.flush()\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        # While it lives, its session can be read and noted on, and not written.
+        assert "hello" in done(cli("show", "s"))
+        done(cli("tag", "s", "--add", "seen"))
+        for arguments in (["repair", "s"], ["rm", "s", "--force"], ["title", "s", "x"]):
+            refused = cli("--json", *arguments)
+            assert refused.returncode == 1
+            error = json.loads(refused.stdout)["error"]
+            assert (error["code"], error["pid"]) == ("SESSION_LOCKED", process.pid)
+        # Its last event is young, and whoever is at work is never too old.
+        removed = done_with_notes(cli("rm", "--older-than", "0h"))
+        assert "0 sessions removed, 1 kept" in removed
+    finally:
+        process.kill()
+        process.wait(timeout=60)
+        process.stdin.close()
+        process.stdout.close()
+    assert "turn 1 closed as interrupted: turn/end" in done(cli("repair", "s"))
+    assert done(cli("title", "s", "Killed")) == "Killed\n"
+    assert "Killed [seen]" in done(cli("ls"))
+    assert "nothing needs attention" in done(cli("doctor"))
+    assert done(cli("rm", "s")) == "removed  s\n"
+    assert "no sessions in" in done(cli("ls"))
+
+
+def done_with_notes(process: subprocess.CompletedProcess[bytes]) -> str:
+    assert process.returncode == 0
+    assert b"error" not in process.stderr
+    return process.stdout.decode()

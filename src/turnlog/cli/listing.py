@@ -3,63 +3,191 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from turnlog.cli.output import App, pass_app
 from turnlog.cli.text import count, format_time, one_line
 
 if TYPE_CHECKING:
-    from turnlog.header import SessionHeader
+    from turnlog.engine.listing import Order, SessionFilter, SessionInfo
     from turnlog.log import Turnlog
     from turnlog.query.corpus import SessionRecord
+    from turnlog.query.lineage import Placed
 
 _TITLE_CHARS = 100
+_MAX_INDENT = 20
+_EVERY = 2**53 - 1
+"""A limit that is none."""
+
+
+class _Selection(msgspec.Struct):
+    """What is listed, with depths; how many sessions come after it, and where to go on."""
+
+    shown: Sequence[Placed]
+    total: int
+    left: int
+    next_cursor: str | None = None
 
 
 @click.command()
 @click.option("--damaged", is_flag=True, help="List only what cannot be read.")
-@click.option("--all", "everything", is_flag=True, help="List all sessions, however many.")
+@click.option(
+    "--all", "everything", is_flag=True, help="List all sessions, however many, archived ones too."
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
-    help="List this many of the newest sessions.",
+    help="List this many of the newest sessions; with --tree, of the newest roots.",
 )
+@click.option("--cursor", metavar="CURSOR", help="Go on where the listing that gave it ended.")
 @click.option(
-    "--titles/--no-titles", default=True, help="Read the titles; needs a look at each log."
+    "--order",
+    type=click.Choice(["created", "active"]),
+    default="created",
+    show_default=True,
+    help="Newest first, by creation or by the last event.",
+)
+@click.option("--tree", is_flag=True, help="Show forks under the sessions they were made from.")
+@click.option("--cwd", metavar="PATH", help="List only sessions of this working directory.")
+@click.option("--tag", metavar="TAG", help="List only sessions with this tag.")
+@click.option("--archived", is_flag=True, help="List only archived sessions, else left out.")
+@click.option(
+    "--titles/--no-titles",
+    default=True,
+    help="Look for the user's first words in the logs of sessions without a title.",
 )
 @pass_app
-def ls(app: App, damaged: bool, everything: bool, limit: int, titles: bool) -> None:
+def ls(
+    app: App,
+    *,
+    damaged: bool,
+    everything: bool,
+    limit: int,
+    cursor: str | None,
+    order: Order,
+    tree: bool,
+    cwd: str | None,
+    tag: str | None,
+    archived: bool,
+    titles: bool,
+) -> None:
     """List the sessions, newest first, and damaged ones with the reason."""
+    if tree and cursor is not None:
+        raise click.UsageError("--tree shows whole trees; --cursor pages through a flat list")
+    from turnlog.engine.listing import SessionFilter
+
+    wanted = SessionFilter(
+        cwd=None if cwd is None else _absolute(cwd),
+        tag=tag,
+        archived=True if archived else None if everything else False,
+    )
+    maximum = _EVERY if everything else limit
     with app.open() as log:
         records = log.query.list_sessions(damaged=True)
-        sound = [] if damaged else [record for record in records if record.header is not None]
-        broken = [record for record in records if record.header is None]
-        shown = sound if everything else sound[:limit]
-        listing = {
+        known = [] if damaged else list(_known(log, records))
+        selection = (
+            _select_trees(known, wanted, order, maximum)
+            if tree
+            else _select_page(known, wanted, order, cursor, maximum)
+        )
+        listing: dict[str, Any] = {
             "sessions": [
-                _session(log, record.header, record.location, titles)
-                for record in app.progress(shown, "Reading titles")
-                if record.header is not None
+                _session(log, info, titles) | ({"depth": depth} if tree else {})
+                for depth, info in app.progress(selection.shown, "Reading titles")
             ],
-            "damaged": [_damaged(record) for record in broken],
-            "total": len(sound),
-            "missingCwd": len(_with_missing_cwd(sound)),
+            "damaged": [_damaged(record) for record in records if record.header is None],
+            "total": selection.total,
+            "left": selection.left,
+            "nextCursor": selection.next_cursor,
+            "hidden": _count_hidden(known, wanted),
+            "missingCwd": len(_with_missing_cwd(known)),
         }
     if app.json:
         app.value(listing)
+    elif damaged:
+        _print_damaged(app, listing["damaged"])
+        if not listing["damaged"]:
+            app.line("nothing is damaged")
     else:
-        _print(app, listing, damaged)
+        _print(app, listing, order, tree=tree, anything=bool(known))
 
 
-def _session(log: Turnlog, header: SessionHeader, location: str, titles: bool) -> dict[str, Any]:
+def _absolute(path: str) -> str:
+    """A directory as headers have it; what is absolute on any system is taken as it is."""
+    from turnlog.header import is_absolute
+
+    return path if is_absolute(path) else os.path.abspath(path)  # noqa: PTH100 - `..` is resolved
+
+
+def _known(log: Turnlog, records: Sequence[SessionRecord]) -> Iterator[SessionInfo]:
+    """Every session with a sound header, in no order; where its log cannot be read, nothing but that header."""
+    from turnlog.engine.listing import Progress, SessionFilter, SessionInfo
+
+    page = log.query.browse(SessionFilter(archived=None), limit=_EVERY)
+    yield from page.sessions
+    browsed = {info.header.id for info in page.sessions}
+    for record in records:
+        header = record.header
+        if header is not None and header.id not in browsed:
+            yield SessionInfo(header, record.location, Progress(last_time=header.created_at))
+
+
+def _select_page(
+    known: Sequence[SessionInfo],
+    wanted: SessionFilter,
+    order: Order,
+    cursor: str | None,
+    limit: int,
+) -> _Selection:
+    from turnlog.engine.listing import encode_cursor, page_of, sort_key
+
+    after = page_of(known, wanted, order=order, cursor=cursor, limit=_EVERY).sessions
+    shown, left = after[:limit], max(len(after) - limit, 0)
+    total = sum(map(wanted.admits, known))
+    more = encode_cursor(order, sort_key(shown[-1], order)) if left and shown else None
+    return _Selection([(0, info) for info in shown], total, left, more)
+
+
+def _select_trees(
+    known: Sequence[SessionInfo], wanted: SessionFilter, order: Order, limit: int
+) -> _Selection:
+    from turnlog.engine.listing import page_of
+    from turnlog.query.lineage import build_trees
+
+    infos = page_of(known, wanted, order=order, cursor=None, limit=_EVERY).sessions
+    shown = [placed for tree in build_trees(infos)[:limit] for placed in tree]
+    return _Selection(shown, len(infos), len(infos) - len(shown))
+
+
+def _count_hidden(known: Sequence[SessionInfo], wanted: SessionFilter) -> int:
+    """How many archived sessions are left out only because they are."""
+    if wanted.archived is not False:
+        return 0
+    archived = msgspec.structs.replace(wanted, archived=True)
+    return sum(map(archived.admits, known))
+
+
+def _session(log: Turnlog, info: SessionInfo, titles: bool) -> dict[str, Any]:
     """One session of the listing; a log that cannot be read is that entry's `problem` and nothing else's."""
-    entry = {**header.to_dict(), "location": location}
-    if titles:
-        entry.update(_read_title(log, header.id))
+    progress, notes = info.progress, info.notes
+    entry: dict[str, Any] = {
+        **info.header.to_dict(),
+        "location": info.location,
+        "title": progress.title,
+        "events": progress.events,
+        "lastActive": progress.last_time,
+        "openTurn": progress.open_turn,
+        "tags": list(notes.tags),
+        "archived": notes.archived,
+    }
+    if progress.events == 0 or (titles and progress.title is None):
+        entry.update(_read_title(log, info.header.id))
     return entry
 
 
@@ -93,12 +221,12 @@ def _damaged(record: SessionRecord) -> dict[str, Any]:
     return {"location": record.location, "reason": record.damage, "code": record.code}
 
 
-def _with_missing_cwd(records: list[SessionRecord]) -> list[str]:
+def _with_missing_cwd(infos: Sequence[SessionInfo]) -> list[str]:
     """The working directories, one for each session, that are paths of this system and gone."""
     known: dict[str, bool] = {}
     missing = []
-    for record in records:
-        cwd = record.header.cwd if record.header is not None else None
+    for info in infos:
+        cwd = info.header.cwd
         if cwd is None or not os.path.isabs(cwd):  # noqa: PTH117 - as text: it may be no path here
             continue
         if cwd not in known:
@@ -108,34 +236,61 @@ def _with_missing_cwd(records: list[SessionRecord]) -> list[str]:
     return missing
 
 
-def _print(app: App, listing: dict[str, Any], only_damaged: bool) -> None:
-    sessions, broken = listing["sessions"], listing["damaged"]
+def _print(app: App, listing: dict[str, Any], order: Order, *, tree: bool, anything: bool) -> None:
+    sessions, left = listing["sessions"], listing["left"]
     if sessions:
-        app.table(("ID", "CREATED (UTC)", "CWD", "TITLE"), map(_row, sessions))
-    elif not only_damaged:
+        when = "ACTIVE (UTC)" if order == "active" else "CREATED (UTC)"
+        columns = ("ID", when, "CWD", *(("FORK",) if tree else ()), "TITLE")
+        app.table(columns, [_row(entry, order, tree) for entry in sessions])
+    elif anything:
+        app.line("no session is listed" if left else "no session matches")
+    else:
         app.line(f"no sessions in {app.store_name()}; `turnlog import --examples` brings some")
-    left = listing["total"] - len(sessions)
-    if left > 0 and sessions:
-        app.line(f"... and {count(left, 'older session')}: --all or --limit")
-    if broken:
-        app.line((count(len(broken), "damaged entry", "damaged entries") + ":", "bold"))
-        for entry in broken:
-            app.line(("  damaged ", "red"), f"{entry['location']}: {entry['reason']}")
-    elif only_damaged:
-        app.line("nothing is damaged")
+    if left and sessions:
+        more = listing["nextCursor"]
+        how = "--all or --limit" if more is None else f"--all, --limit, or --cursor {more}"
+        app.line(f"... and {count(left, 'older session')}: {how}")
+    if listing["hidden"]:
+        app.line(f"{count(listing['hidden'], 'archived session')} left out: --archived or --all")
+    _print_damaged(app, listing["damaged"])
     if listing["missingCwd"]:
         number = listing["missingCwd"]
         verb = "belongs" if number == 1 else "belong"
         app.line(f"{count(number, 'session')} {verb} to a directory that is gone")
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, str, str, str]:
-    title = entry.get("title") or ""
+def _print_damaged(app: App, broken: Sequence[dict[str, Any]]) -> None:
+    if broken:
+        app.line((count(len(broken), "damaged entry", "damaged entries") + ":", "bold"))
+    for entry in broken:
+        app.line(("  damaged ", "red"), f"{entry['location']}: {entry['reason']}")
+
+
+def _row(entry: dict[str, Any], order: Order, tree: bool) -> Sequence[str]:
+    title = one_line(entry["title"] or "", _TITLE_CHARS)
     if "problem" in entry:
-        title = f"(damaged: {entry['problem']})"
+        title = one_line(f"(damaged: {entry['problem']})", _TITLE_CHARS)
+    if entry["tags"]:
+        title += f" [{one_line(', '.join(entry['tags']), _TITLE_CHARS)}]"
+    if entry["archived"]:
+        title += " (archived)"
     return (
-        entry["id"],
-        format_time(entry["createdAt"]),
+        "  " * min(entry.get("depth", 0), _MAX_INDENT) + entry["id"],
+        format_time(entry["lastActive" if order == "active" else "createdAt"]),
         entry.get("cwd") or "-",
-        one_line(title, _TITLE_CHARS),
+        *((_describe_fork(entry),) if tree else ()),
+        title.strip(),
     )
+
+
+def _describe_fork(entry: dict[str, Any]) -> str:
+    """Where a fork left its parent; the parent itself where it does not stand above."""
+    parent = entry.get("parentSession")
+    if parent is None:
+        return "-"
+    length = entry.get("seedLength")
+    if entry.get("origin") == "subagent":
+        what = "subagent"
+    else:
+        what = f"after seq {length - 1}" if length else "from the start"
+    return what if entry["depth"] else f"{what} of {parent}"

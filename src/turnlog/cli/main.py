@@ -16,7 +16,9 @@ import click
 
 from turnlog._version import __version__
 from turnlog.cli.checking import verify
+from turnlog.cli.keeping import rm, tag, title
 from turnlog.cli.listing import ls
+from turnlog.cli.mending import doctor, repair
 from turnlog.cli.moving import export, fork, import_
 from turnlog.cli.output import App
 from turnlog.cli.showing import messages, show
@@ -58,7 +60,9 @@ def cli(context: click.Context, store: str | None, as_json: bool) -> None:
     context.obj = App(store, as_json)
 
 
-for _command in (ls, show, messages, verify, fork, export, import_):
+for _command in (
+    ls, show, messages, title, tag, verify, repair, rm, fork, export, import_, doctor,
+):  # fmt: skip
     cli.add_command(_command)
 
 

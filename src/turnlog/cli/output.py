@@ -80,6 +80,10 @@ class App(msgspec.Struct):
         if not self.json:
             sys.stderr.write(f"turnlog: {visible(text)}\n")
 
+    def error(self, text: str) -> None:
+        """Say what failed for one of several things, in one line on stderr; the exit code is the caller's."""
+        sys.stderr.write(f"turnlog: error: {visible(text)}\n")
+
     def progress(self, items: Sequence[Any], what: str) -> Iterable[Any]:
         """The items; on a terminal with a bar that shows how far the work is."""
         if self.json or len(items) < 2 or not sys.stderr.isatty():

@@ -34,7 +34,10 @@ class BlobMedium(Protocol):
     """What a storage does for blobs. Digests are lower-case hex; the caller has checked them."""
 
     def put_blob(self, digest: str, data: bytes) -> None:
-        """Store the bytes durably under the digest; does nothing where they are stored already."""
+        """Store the bytes durably under the digest, in place of others if those there are damaged.
+
+        Where they are stored already they count as stored now, so that they are spared by `collect` again.
+        """
 
     def get_blob(self, digest: str) -> bytes | None:
         """The bytes, or None."""

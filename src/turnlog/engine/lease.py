@@ -6,7 +6,7 @@ writer gets, and a fencing number that grows with every holder. It is never dele
 removing a locked file would let two holders lock two files of one name.
 
 A child process made by `os.fork` inherits descriptors, and with them would keep a dead parent's lock alive; so
-the child closes its copies at once.
+the child closes its copies at once, and no fork falls between opening a file and noting that it is open.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import os
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from turnlog.engine.directories import make_directory
 from turnlog.errors import SessionLockedError, StorageWriteError
+from turnlog.lossless import is_safe_integer
 from turnlog.session import Clock, system_clock
 
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+_NOTE_BYTES = 256
 _MAX_NOTE_BYTES = 4096
 
 
@@ -41,34 +45,45 @@ class Lease(Protocol):
 class FileLease:
     """A lease as an exclusive kernel lock on a file; see the module for the rules."""
 
-    def __init__(self, descriptor: int, fence: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._fence = fence
-        _held.add(self)
+        self._fence = 0
 
     @classmethod
-    def acquire(cls, path: Path, session_id: str, *, clock: Clock = system_clock) -> FileLease:
-        """Take the lease; `SessionLockedError` names the holder when somebody has it, this process included."""
+    def acquire(
+        cls,
+        path: Path,
+        session_id: str,
+        *,
+        floor: Callable[[], int] = lambda: 0,
+        clock: Clock = system_clock,
+    ) -> FileLease:
+        """Take the lease; `SessionLockedError` names the holder when somebody has it, this process included.
+
+        `floor`: the greatest fencing number that the storage itself has seen. It counts where the file was lost
+        or never came along. Raises `StorageWriteError` for a file system that cannot keep or lock the file.
+        """
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _CLOSE_ON_EXEC, 0o600)
+            make_directory(path.parent)
+            with _forking:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _CLOSE_ON_EXEC, 0o600)
+                lease = cls(descriptor)
+                _held.add(lease)
         except OSError as error:
-            raise StorageWriteError(
-                f"{path}: the lease file cannot be opened: {error.strerror or error}",
-                path=str(path),
-            ) from error
+            raise _unusable(path, "opened", error) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, path, session_id)
+            fence = max(_read_fence(_read_note(descriptor)), floor()) + 1
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": clock()}
+            _write_note(descriptor, {"fence": fence, **holder})
         except OSError as error:
-            note = _read_note(descriptor)
-            os.close(descriptor)
-            raise _locked(session_id, note) from error
-        fence = int(_read_note(descriptor).get("fence", 0)) + 1
-        _write_note(
-            descriptor,
-            {"fence": fence, "pid": os.getpid(), "host": socket.gethostname(), "since": clock()},
-        )
-        return cls(descriptor, fence)
+            lease.release()
+            raise _unusable(path, "written", error) from error
+        except BaseException:
+            lease.release()
+            raise
+        lease._fence = fence
+        return lease
 
     @property
     def fence(self) -> int:
@@ -77,10 +92,22 @@ class FileLease:
 
     def release(self) -> None:
         """Let go of the lock."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        # Said aloud: closing alone leaves it locked while a child that was just started has its copy open.
+        self._drop(unlock=True)
+
+    def _drop(self, *, unlock: bool) -> None:
+        with _forking:
+            descriptor, self._descriptor = self._descriptor, -1
             _held.discard(self)
+            if descriptor < 0:
+                return
+            try:
+                if unlock:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            except OSError:
+                pass  # closing does it too
+            finally:
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -138,15 +165,50 @@ class MemoryLease:
 
 
 _held: weakref.WeakSet[FileLease] = weakref.WeakSet()
+_forking = threading.RLock()
+"""Held over a fork, and wherever `_held` and the open descriptors differ for a moment."""
 
 
 def _drop_inherited() -> None:
     for lease in list(_held):
-        lease.release()
+        lease._drop(unlock=False)  # the lock is the parent's
+    _forking.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_inherited)
+    os.register_at_fork(
+        before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_drop_inherited
+    )
+
+
+def last_fence(path: Path) -> int:
+    """The number of the lease file's last holder, 0 where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _CLOSE_ON_EXEC)
+    except OSError:
+        return 0
+    try:
+        return _read_fence(_read_note(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, session_id: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _locked(session_id, _read_note(descriptor)) from error
+    except OSError as error:
+        # Network file systems without locks: nobody has it, and nobody can.
+        raise _unusable(path, "locked", error) from error
+
+
+def _unusable(path: Path, what: str, error: OSError) -> StorageWriteError:
+    return StorageWriteError(
+        f"{path}: the lease file cannot be {what}: {error.strerror or error}",
+        path=str(path),
+        errno=error.errno,
+    )
 
 
 def _locked(session_id: str, note: dict[str, Any]) -> SessionLockedError:
@@ -165,12 +227,18 @@ def _read_note(descriptor: int) -> dict[str, Any]:
     """Who holds the lock; empty when the file is new or was torn while it was written."""
     try:
         note = json.loads(os.pread(descriptor, _MAX_NOTE_BYTES, 0) or b"{}")
-    except ValueError:
+    except (OSError, ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}
 
 
+def _read_fence(note: dict[str, Any]) -> int:
+    fence = note.get("fence")
+    return fence if is_safe_integer(fence) and fence > 0 else 0
+
+
 def _write_note(descriptor: int, note: dict[str, Any]) -> None:
-    text = json.dumps(note).encode()
-    os.pwrite(descriptor, text + b" " * max(_MAX_NOTE_BYTES // 16 - len(text), 0), 0)
-    os.ftruncate(descriptor, max(_MAX_NOTE_BYTES // 16, len(text)))
+    # Always as long as before, or longer: a full disk refuses no note that fits the old one.
+    text = json.dumps(note).encode().ljust(_NOTE_BYTES)
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))

@@ -7,7 +7,6 @@ in between neither repeat nor hide others. The order is total: by time, newest f
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -17,6 +16,7 @@ import msgspec
 from turnlog.errors import StorageError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
+from turnlog.lossless import is_safe_integer
 
 Order = Literal["created", "active"]
 """By `createdAt`, or by the time of the last event."""
@@ -30,7 +30,10 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a log's events say about it at a glance. `last_time`: Unix milliseconds of the newest event."""
+    """What a log's events say about it at a glance. `last_time`: Unix milliseconds of the last event.
+
+    The last by seq, whatever clocks did: what a log's end alone decides, however it was written.
+    """
 
     events: int = 0
     last_time: int = 0
@@ -42,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
         count, time, title, open_turn = self.events, self.last_time, self.title, self.open_turn
         for event in events:
             count += 1
-            time = max(time, event.time)
+            time = event.time
             if event.type == "turn/start":
                 open_turn = True
             elif event.type == "turn/end":
@@ -123,13 +126,19 @@ def decode_cursor(cursor: str, order: Order) -> tuple[int, str]:
     """The place that a cursor of the same order names; `StorageError` (`INVALID_CURSOR`) for any other text."""
     try:
         value: Any = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, list) and len(value) == 3 and value[0] == order:
         time, name = value[1:]
-        if isinstance(time, int) and isinstance(name, str):
+        if is_safe_integer(time) and isinstance(name, str):
             return time, name
     raise StorageError("the cursor is none of this listing's", code="INVALID_CURSOR")
+
+
+def check_limit(limit: int) -> None:
+    """Raise `StorageError` (`INVALID_LIMIT`) unless a page may have that many entries."""
+    if not is_safe_integer(limit) or limit < 1:
+        raise StorageError(f"a page has 1 entry or more, not {limit!r}", code="INVALID_LIMIT")
 
 
 def page_of(
@@ -141,6 +150,7 @@ def page_of(
     limit: int,
 ) -> Page:
     """A page of entries that are all in memory."""
+    check_limit(limit)
     start = None if cursor is None else decode_cursor(cursor, order)
     keyed = [(sort_key(info, order), info) for info in infos if wanted.admits(info)]
     keyed.sort(key=lambda pair: pair[0])

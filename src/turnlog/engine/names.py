@@ -6,10 +6,14 @@ small set are escaped, so distinct ids never share a file and none can name a pl
 
 from __future__ import annotations
 
+import hashlib
+
 from turnlog.errors import StorageError
 
 MAX_NAME_BYTES = 255
 """What common file systems allow for one name."""
+
+_MAX_LOCK_NAME = 200
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
@@ -42,3 +46,14 @@ def encode_id(session_id: str) -> str:
             session_id=session_id,
         )
     return name
+
+
+def lock_name(session_id: str) -> str:
+    """The name of an id's lease file: for any id, also one that is too long for `encode_id`."""
+    units = utf16_units(session_id)
+    name = "".join(map(escape_unit, units))
+    if len(name) > _MAX_LOCK_NAME:
+        # No encoded id holds two of the escape's marks in a row.
+        digest = hashlib.sha256("".join(units).encode("utf-8", "surrogatepass")).hexdigest()
+        name = f"~~{digest}"
+    return f"{name}.lock"

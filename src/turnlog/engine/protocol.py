@@ -169,7 +169,8 @@ class Storage(BlobMedium, Protocol):
     ) -> Page:
         """One page of the sound sessions that a filter admits, newest first; damaged ones are in `list` only.
 
-        Reads no log whose index entry is current. Raises `StorageError` (`INVALID_CURSOR`).
+        Reads no log whose index entry is current. Raises `StorageError`: `INVALID_CURSOR`,
+        or `INVALID_LIMIT` for a limit below 1.
         """
 
     def notes(self, id: str) -> Notes:

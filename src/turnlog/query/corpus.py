@@ -28,6 +28,13 @@ class SessionRecord(msgspec.Struct, frozen=True):
     code: str = ""
 
 
+class Dependents(msgspec.Struct, frozen=True):
+    """The ids of the sessions that were forked from a session, and of those that quote it, newest first."""
+
+    children: list[str] = []
+    quoted_by: list[str] = []
+
+
 class SessionQuery:
     """Reads over a storage and the live sessions beside it. Thread-safe as these are."""
 
@@ -90,32 +97,37 @@ class SessionQuery:
 
         Reads every stored log; one that cannot be read is passed over.
         """
-        children, quoted_by = [], []
-        for record in self.list_sessions():
-            if record.header is None or record.header.id == id:
-                continue
-            if record.header.parent_session == id:
-                children.append(record.header.id)
-            if self._quotes(record.header.id, id):
-                quoted_by.append(record.header.id)
-        return children, quoted_by
+        dependents = self.map_dependents().get(id, Dependents())
+        return dependents.children, dependents.quoted_by
 
-    def _quotes(self, reader: str, source: str) -> bool:
+    def map_dependents(self) -> dict[str, Dependents]:
+        """Who depends on whom, for every session that something depends on; reads every stored log once."""
+        found: dict[str, Dependents] = {}
+        for record in self.list_sessions():
+            if record.header is None:
+                continue
+            name, parent = record.header.id, record.header.parent_session
+            if parent is not None and parent != name:
+                found.setdefault(parent, Dependents()).children.append(name)
+            for source in self._quoted_in(name) - {name}:
+                found.setdefault(source, Dependents()).quoted_by.append(name)
+        return found
+
+    def _quoted_in(self, id: str) -> set[str]:
+        """The ids of the sessions that a session quotes; none for a log that cannot be read."""
         try:
-            events = self.read_session(reader, close_turn=False).events
+            events = self.read_session(id, close_turn=False).events
         except StorageError:
-            return False
+            return set()
+        quoted: set[str] = set()
         for record in events.iter_records():
             if isinstance(record, SessionEvent) and record.type == "user/message":
                 origin = record.message.source
-                quoted = (
-                    origin.get("references") if origin.get("kind") == "session-reference" else None
-                )
-                if any(
-                    isinstance(one, dict) and one.get("sessionId") == source for one in quoted or ()
-                ):
-                    return True
-        return False
+                references = origin.get("references")
+                if origin.get("kind") == "session-reference" and isinstance(references, list):
+                    ids = [one.get("sessionId") for one in references if isinstance(one, dict)]
+                    quoted.update(source for source in ids if isinstance(source, str))
+        return quoted
 
     def salvage(self, id: str) -> Salvage:
         """Everything of a stored session that can be decoded, with a list of what is damaged."""

@@ -6,6 +6,7 @@ process ends.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ from turnlog.engine.listing import (
     page_of,
 )
 from turnlog.engine.protocol import Batch, RawLog, Salvage, SalvagedRecord, StoredLog, StoredSession
-from turnlog.errors import SessionNotFoundError, StorageError, TurnlogError
+from turnlog.errors import ConflictError, SessionNotFoundError, StorageError, TurnlogError
 from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
@@ -30,14 +31,22 @@ from turnlog.replay import refold
 from turnlog.session import system_clock
 
 
+_changes = itertools.count(1)
+
+
 class _Kept:
-    """One session's header, events and number of changes."""
+    """One session's header, events and the number of its last change, counted over all storages."""
 
     def __init__(self, header: SessionHeader) -> None:
         self.header = header
         self.events: list[SessionEvent] = []
-        self.changes = 0
+        self.change = 0
+        self.fence = 0
         self.notes = Notes()
+
+    @property
+    def revision(self) -> str:
+        return f"memory:{self.change}"
 
 
 class MemoryStorage:
@@ -62,7 +71,7 @@ class MemoryStorage:
             for event in kept.events:
                 log.append(event)
             surface, state = refold(log)
-            stored = StoredLog(kept.header, log, surface, state, f"memory:{kept.changes}")
+            stored = StoredLog(kept.header, log, surface, state, kept.revision)
         if close_turn:
             stored.close_turn()
         return stored
@@ -73,7 +82,7 @@ class MemoryStorage:
             stored = self.inspect(id, close_turn=close_turn)
             if stored.closers:
                 self.append(stored.header, stored.closers)
-                stored.revision, stored.closers = f"memory:{self._kept[id].changes}", ()
+                stored.revision, stored.closers = self._kept[id].revision, ()
             return stored
 
     def salvage(self, id: str) -> Salvage:
@@ -142,14 +151,22 @@ class MemoryStorage:
             kept = self._kept.get(header.id)
             due = 0 if kept is None else len(kept.events)
             check_batch(header.id, events, due)
+            if kept is not None and fence is not None and fence < kept.fence:
+                raise ConflictError(
+                    f"session {header.id!r}: another writer has taken it over; load it again",
+                    session_id=header.id,
+                    expected_seq=due,
+                    actual_seq=due,
+                )
             if kept is None:
                 kept = self._kept[header.id] = _Kept(header)
             kept.events.extend(events)
-            kept.changes += 1
+            kept.change = next(_changes)
+            kept.fence = max(kept.fence, fence or 0)
 
     def put_blob(self, digest: str, data: bytes) -> None:
-        """Keep the bytes."""
-        self._blobs.setdefault(digest, (data, system_clock()))
+        """Keep the bytes; those that are kept already count as new from now on."""
+        self._blobs[digest] = (data, system_clock())
 
     def get_blob(self, digest: str) -> bytes | None:
         """The bytes, or None."""
@@ -174,9 +191,9 @@ class MemoryStorage:
         raise StorageError("a session in memory has no raw log", code="NO_RAW_LOG", session_id=id)
 
     def revision(self, id: str) -> str | None:
-        """The number of changes, or None."""
+        """The number of the last change, or None."""
         kept = self._kept.get(id)
-        return None if kept is None else f"memory:{kept.changes}"
+        return None if kept is None else kept.revision
 
     def location(self, id: str) -> str | None:
         """Nowhere."""

@@ -7,21 +7,36 @@ test is the docstrings of `turnlog.engine.protocol.Storage`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import os
+import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from turnlog.engine.protocol import Storage, StoredLog
+from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
+from turnlog.engine.protocol import Batch, Storage, StoredLog
 from turnlog.errors import (
     ConflictError,
     EventError,
     SessionExistsError,
+    SessionLockedError,
     SessionNotFoundError,
     StorageError,
 )
 from turnlog.events import SessionEvent
 from turnlog.lossless import canonicalize
-from turnlog.testing.builders import EventBuilder, header_of, odd_events, open_events, talk_events
+from turnlog.session import system_clock
+from turnlog.testing.builders import (
+    START,
+    EventBuilder,
+    header_of,
+    odd_events,
+    open_events,
+    talk_events,
+)
 
 Opener = Callable[[], Storage]
 """Opens the medium under test."""
@@ -434,6 +449,395 @@ def raw_text_is_the_log(open_storage: Opener) -> None:
     assert len(lines) <= len(open_events()) + 2
 
 
+def a_session_has_one_lease(open_storage: Opener) -> None:
+    """25: exclusive, also for sessions that are not stored and for ids that are odd or long; free when released."""
+    one, other = open_storage(), open_storage()
+    for name in ("s1", "new", *ODD_IDS, "会" * 45):
+        lease = one.acquire(name)
+        refused = _code_of(lambda name=name: other.acquire(name))  # type: ignore[misc]
+        assert refused == "SESSION_LOCKED"
+        lease.release()
+        lease.release()
+        again = other.acquire(name)
+        assert again.fence > lease.fence
+        lease.release()  # an old lease frees nothing
+        assert _code_of(lambda name=name: one.acquire(name)) == "SESSION_LOCKED"  # type: ignore[misc]
+        again.release()
+    assert one.list() == []
+
+
+def a_lock_says_who_has_it(open_storage: Opener) -> None:
+    """26: the process, the host, and since when."""
+    lease = open_storage().acquire("s1")
+    refusal: SessionLockedError | None = None
+    try:
+        open_storage().acquire("s1")
+    except SessionLockedError as error:
+        refusal = error
+    lease.release()
+    assert refusal is not None
+    assert refusal.details["pid"] == os.getpid()
+    assert refusal.details["host"] == socket.gethostname()
+    assert abs(refusal.details["since"] - system_clock()) < 60_000
+
+
+def reading_needs_no_lease(open_storage: Opener) -> None:
+    """27: every read goes on beside a writer, and so do notes."""
+    storage = open_storage()
+    lease = storage.acquire("s1")
+    storage.append(header_of(), talk_events(), lease.fence)
+    other = open_storage()
+    assert _all(other.inspect("s1")) == _stored(other) == _lines(talk_events())
+    assert not other.salvage("s1").damage
+    assert other.revision("s1") == storage.revision("s1")
+    assert len(other.list()) == len(other.browse(SessionFilter()).sessions) == 1
+    other.set_notes("s1", Notes(("a",)))
+    storage.append(header_of(), _more(talk_events()), lease.fence)
+    lease.release()
+
+
+def _more(events: Sequence[SessionEvent], count: int = 1) -> list[SessionEvent]:
+    """Events that go on where others end."""
+    return [
+        SessionEvent("session/end-seed", len(events) + number, START + 10**6 + number, b"{}")
+        for number in range(count)
+    ]
+
+
+def an_outdated_fence_is_refused(open_storage: Opener) -> None:
+    """28: a writer whose lease was taken over conflicts, even where its seq is the right one."""
+    events = talk_events()
+    storage = open_storage()
+    old = storage.acquire("s1")
+    storage.append(header_of(), events[:5], old.fence)
+    old.release()
+    new = storage.acquire("s1")
+    storage.append(header_of(), events[5:6], new.fence)
+    before = storage.revision("s1")
+    _raises(ConflictError, lambda: storage.append(header_of(), events[6:7], old.fence))
+    (error,) = storage.append_many([Batch(header_of(), events[6:7], old.fence)])
+    assert isinstance(error, ConflictError)
+    assert storage.revision("s1") == before
+    storage.append(header_of(), events[6:], new.fence)
+    assert _stored(open_storage()) == _lines(events)
+    new.release()
+
+
+def batches_stand_or_fall_alone(open_storage: Opener) -> None:
+    """29: of many in one call, those that do not fit have their error and the others are stored."""
+    events = talk_events()
+    storage = open_storage()
+    storage.append(header_of("old"), events[:5])
+    unknown = EventBuilder().add("nobody/knows", {}).events
+    results = storage.append_many(
+        [
+            Batch(header_of("new"), events),
+            Batch(header_of("old"), events[4:]),
+            Batch(header_of("gap"), events[1:]),
+            Batch(header_of("empty"), []),
+            Batch(header_of("unknown"), unknown),
+            Batch(header_of("old"), events[5:]),
+            Batch(header_of("new"), _more(events)),
+        ]
+    )
+    assert [None if error is None else type(error) for error in results] == [
+        None,
+        ConflictError,
+        ConflictError,
+        None,
+        EventError,
+        None,
+        None,
+    ]
+    assert list(storage.append_many([])) == []
+    fresh = open_storage()
+    assert _stored(fresh, "old") == _lines(events)
+    assert _stored(fresh, "new") == _lines([*events, *_more(events)])
+    assert {entry.header.id for entry in fresh.list() if entry.header} == {"old", "new"}
+
+
+def notes_are_kept_beside_the_log(open_storage: Opener) -> None:
+    """30: durable, replaced as a whole, no change of the log, and only for stored sessions."""
+    storage = open_storage()
+    _raises(SessionNotFoundError, lambda: storage.notes("s1"))
+    _raises(SessionNotFoundError, lambda: storage.set_notes("s1", Notes()))
+    storage.append(header_of(), talk_events())
+    assert storage.notes("s1") == Notes()
+    before = storage.revision("s1")
+    odd = Notes(("b", "a", "\ud800", "\u2028", "x" * 1000, ""), archived=True)
+    storage.set_notes("s1", odd)
+    assert open_storage().notes("s1") == odd
+    open_storage().set_notes("s1", Notes(("c",)))
+    assert storage.notes("s1") == Notes(("c",))
+    assert storage.revision("s1") == before
+    assert _stored(storage) == _lines(talk_events())
+
+
+def deleted_sessions_are_gone(open_storage: Opener) -> None:
+    """31: with their notes; their neighbours stay, and the id is free for another session."""
+    storage = open_storage()
+    _raises(SessionNotFoundError, lambda: storage.delete("s1"))
+    for name in ("s1", "s2"):
+        storage.append(header_of(name), talk_events())
+        storage.set_notes(name, Notes((name,)))
+    before = storage.revision("s1")
+    open_storage().delete("s1")
+    for reader in (storage, open_storage()):
+        _raises(SessionNotFoundError, lambda reader=reader: reader.inspect("s1"))  # type: ignore[misc]
+        _raises(SessionNotFoundError, lambda reader=reader: reader.notes("s1"))  # type: ignore[misc]
+        assert reader.revision("s1") is None
+        assert [entry.header.id for entry in reader.list() if entry.header] == ["s2"]
+        assert _ids(reader.browse(SessionFilter())) == ["s2"]
+    _raises(SessionNotFoundError, lambda: storage.delete("s1"))
+    # Not `storage`: an object that wrote the deleted log may refuse to go on until it loads again.
+    fresh = open_storage()
+    fresh.append(header_of(), open_events())
+    assert _stored(open_storage()) == _lines(open_events())
+    assert fresh.notes("s1") == Notes()
+    assert fresh.revision("s1") != before
+
+
+def shared_prefixes_are_whole_logs(open_storage: Opener) -> None:
+    """32: a child of a shared prefix reads, grows, lists and survives its parent as a copy would."""
+    events = talk_events(2)
+    half = len(talk_events(1))
+    storage = open_storage()
+    storage.append(header_of("parent"), events[:half])
+    storage.append(header_of("parent"), events[half:])
+    known: dict[str, list[SessionEvent]] = {"parent": list(events)}
+
+    def fork(source: str, name: str, length: int) -> None:
+        prefix = known[source][:length]
+        header = header_of(name, parentSession=source, seedLength=length)
+        if not storage.share(header, source, Progress().advance(prefix)):
+            storage.append(header, prefix)
+        known[name] = prefix
+        storage.append(header, _more(prefix))
+        known[name] = [*prefix, *_more(prefix)]
+
+    def check() -> None:
+        fresh = open_storage()
+        for name, wanted in known.items():
+            loaded = _all(fresh.load(name, close_turn=False))
+            assert _stored(fresh, name) == loaded == _lines(wanted), name
+            assert not fresh.salvage(name).damage
+        page = fresh.browse(SessionFilter())
+        assert sorted(_ids(page)) == sorted(known)
+        for info in page.sessions:
+            assert info.progress == Progress().advance(known[info.header.id])
+
+    fork("parent", "child", len(events))
+    fork("parent", "half", half)
+    fork("parent", "odd", half + 3)
+    fork("child", "grandchild", len(events) + 1)
+    fork("grandchild", "of the parent's", half)
+    check()
+    if storage.share(header_of("new"), "parent", Progress().advance(events)):
+        storage.delete("new")
+        again = Progress().advance(events)
+        taken = _code_of(lambda: storage.share(header_of("half"), "parent", again))
+        assert taken == "SESSION_ALREADY_EXISTS"
+    for name in ("parent", "child", "half", "grandchild"):
+        storage.delete(name)
+        del known[name]
+        check()
+
+
+def _ids(page: Page) -> list[str]:
+    return [info.header.id for info in page.sessions]
+
+
+def _shelf(storage: Storage) -> None:
+    """Seven sessions that differ in everything that a filter looks at."""
+    for number in range(7):
+        builder = EventBuilder().talk()
+        if number % 2:
+            builder.add("session/title", {"title": f"Straße {number}"})
+            builder.add("session/title", {"title": f"Ärger {number}"})
+        if number == 3:
+            builder.start_turn()
+        # Two of one age, and last events in another order than the sessions.
+        builder.wires[-1]["time"] = START + 1000 * (number * 3 % 7)
+        fields = {"cwd": f"/w/{number % 2}", "parentSession": "p"} if number > 4 else {}
+        header = header_of(f"s{number}", createdAt=START + (number + 1) // 2, **fields)
+        for event in builder.events:
+            storage.append(header, [event])
+    storage.set_notes("s1", Notes(("red", "blue")))
+    storage.set_notes("s2", Notes(("red",), archived=True))
+
+
+def filters_admit_what_they_say(open_storage: Opener) -> None:
+    """33: each condition alone and together, on data that was written in many batches."""
+    storage = open_storage()
+    assert storage.browse(SessionFilter()) == Page([], None)
+    _shelf(storage)
+    every = {f"s{number}" for number in range(7)}
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, every - {"s2"}),
+        ({"archived": None}, every),
+        ({"archived": True}, {"s2"}),
+        ({"cwd": "/w/1"}, {"s5"}),
+        ({"cwd": "/w"}, set()),
+        ({"parent": "p"}, {"s5", "s6"}),
+        ({"tag": "red"}, {"s1"}),
+        ({"tag": "re"}, set()),
+        ({"title": "äRGER"}, {"s1", "s3", "s5"}),
+        ({"title": "strasse"}, set()),
+        ({"title": "%"}, set()),
+        ({"open_turn": True}, {"s3"}),
+        ({"open_turn": False, "title": "ä"}, {"s1", "s5"}),
+        ({"created_from": START + 2}, {"s3", "s4", "s5", "s6"}),
+        ({"created_from": START + 2, "created_until": START + 3}, {"s3", "s4"}),
+        ({"active_from": START + 5000}, {"s4"}),
+        ({"active_until": START + 1000, "archived": None}, {"s0"}),
+        ({"created_until": 10**30, "active_from": -(10**30)}, every - {"s2"}),
+        ({"created_from": 10**30}, set()),
+    ]
+    for reader in (storage, open_storage()):
+        for fields, wanted in cases:
+            page = reader.browse(SessionFilter(**fields))
+            assert set(_ids(page)) == wanted, fields
+            assert len(page.sessions) == len(wanted)
+            assert page.next_cursor is None
+    by_id = {info.header.id: info for info in storage.browse(SessionFilter()).sessions}
+    assert by_id["s1"].progress.title == "Ärger 1"
+    assert by_id["s1"].notes == Notes(("red", "blue"))
+    assert by_id["s0"].progress.title is None
+    assert by_id["s6"].progress.last_time == START + 4000
+
+
+def pages_are_in_order_and_whole(open_storage: Opener) -> None:
+    """34: newest first, then by id, in pages of any size, each session once."""
+    storage = open_storage()
+    _shelf(storage)
+    wanted: dict[Order, list[str]] = {
+        "created": ["s5", "s6", "s3", "s4", "s1", "s2", "s0"],
+        "active": ["s2", "s4", "s6", "s1", "s3", "s5", "s0"],
+    }
+    for order, ids in wanted.items():
+        for limit in (1, 2, 3, 7, 100):
+            found: list[str] = []
+            cursor = None
+            while True:
+                page = open_storage().browse(
+                    SessionFilter(archived=None), order=order, cursor=cursor, limit=limit
+                )
+                assert len(page.sessions) == limit or page.next_cursor is None
+                found += _ids(page)
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert found == ids, (order, limit)
+
+
+def cursors_hold_while_sessions_come_and_go(open_storage: Opener) -> None:
+    """35: what stays is seen exactly once, also when the entry that a cursor names is deleted."""
+    storage = open_storage()
+    names = ["a", "b\ud800", "c", "d", "e", "f"]
+    for number, name in enumerate(names):
+        storage.append(header_of(name, createdAt=START - number), talk_events())
+    first = storage.browse(SessionFilter(), limit=2)
+    storage.delete("b\ud800")
+    storage.delete("d")
+    storage.append(header_of("new", createdAt=START + 9), talk_events())
+    storage.append(header_of("a2", createdAt=START - 1), talk_events())
+    storage.append(header_of("b\ue000", createdAt=START - 1), talk_events())
+    second = storage.browse(SessionFilter(), limit=2, cursor=first.next_cursor)
+    third = storage.browse(SessionFilter(), limit=9, cursor=second.next_cursor)
+    # Of the age of the one that the cursor names, those with a later id follow.
+    assert [_ids(first), _ids(second), _ids(third)] == [
+        ["a", "b\ud800"],
+        ["b\ue000", "c"],
+        ["e", "f"],
+    ]
+    assert third.next_cursor is None
+
+
+def foreign_cursors_and_limits_are_refused(open_storage: Opener) -> None:
+    """36: with a code, whatever they are."""
+    storage = open_storage()
+    for name in "abc":
+        storage.append(header_of(name), talk_events())
+    cursor = storage.browse(SessionFilter(), limit=1).next_cursor
+    assert cursor is not None
+
+    def encode(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+    wrong = ["", "x", "é", cursor[:-3], "\ud800", "A" * 9999, encode(None)]
+    wrong += [
+        encode(value)
+        for value in (
+            ["created", 10**40, "a"],
+            ["created", True, "a"],
+            ["created", 1.5, "a"],
+            ["created", 1, None],
+            ["created", 1],
+        )
+    ]
+    wrong.append(base64.urlsafe_b64encode(b"[" * 100_000).decode())
+    for text in wrong:
+        assert _code_of(lambda text=text: storage.browse(SessionFilter(), cursor=text)) == (  # type: ignore[misc]
+            "INVALID_CURSOR"
+        ), text[:40]
+    other = _code_of(lambda: storage.browse(SessionFilter(), cursor=cursor, order="active"))
+    assert other == "INVALID_CURSOR"
+    for limit in (0, -1):
+        assert _code_of(lambda limit=limit: storage.browse(SessionFilter(), limit=limit)) == (  # type: ignore[misc]
+            "INVALID_LIMIT"
+        )
+
+
+def blobs_come_back(open_storage: Opener) -> None:
+    """37: by content, once each, of any size; unknown ones are None, deleted ones gone."""
+    storage = open_storage()
+    assert storage.get_blob("0" * 64) is None
+    assert list(storage.list_blobs()) == []
+    storage.delete_blob("0" * 64)
+    contents = [b"", b"\0", bytes(range(256)) * 4096, b"x"]
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    for content, digest in zip(contents, digests, strict=True):
+        storage.put_blob(digest, content)
+        storage.put_blob(digest, content)
+    fresh = open_storage()
+    for content, digest in zip(contents, digests, strict=True):
+        assert fresh.get_blob(digest) == content
+    sizes = {blob.digest: blob.size for blob in fresh.list_blobs()}
+    assert sizes == dict(zip(digests, map(len, contents), strict=True))
+    assert all(abs(blob.stored_at - system_clock()) < 60_000 for blob in fresh.list_blobs())
+    fresh.delete_blob(digests[2])
+    fresh.delete_blob(digests[2])
+    assert storage.get_blob(digests[2]) is None
+    assert len(storage.list_blobs()) == 3
+    assert storage.list() == []
+    assert _ids(storage.browse(SessionFilter())) == []
+
+
+def a_blob_stored_again_is_sound_and_young(open_storage: Opener) -> None:
+    """38: other bytes under its digest are damage, and give way."""
+    storage = open_storage()
+    digest = hashlib.sha256(b"right").hexdigest()
+    storage.put_blob(digest, b"wrong")
+    storage.put_blob(digest, b"right")
+    assert open_storage().get_blob(digest) == b"right"
+    assert len(storage.list_blobs()) == 1
+
+
+def progress_is_that_of_the_events(open_storage: Opener) -> None:
+    """39: whatever batches they came in, with clocks that step back and titles that are none."""
+    builder = EventBuilder().talk().add("session/title", {"title": "one"})
+    builder.add("plan/mode", {"active": True}, time=-5)
+    builder.start_turn().add("session/title", {"title": "two"}, time=1)
+    events = builder.events
+    one, many = open_storage(), open_storage()
+    one.append(header_of("one"), events)
+    for number, event in enumerate(events):
+        many.append(header_of("many"), [event])
+        found = {info.header.id: info.progress for info in many.browse(SessionFilter()).sessions}
+        assert found["many"] == Progress().advance(events[: number + 1])
+        assert found["one"] == Progress(len(events), 1, "two", open_turn=True)
+
+
 BEHAVIOURS: tuple[Behaviour, ...] = (
     absent_sessions_are_not_found,
     empty_batches_store_nothing,
@@ -459,5 +863,20 @@ BEHAVIOURS: tuple[Behaviour, ...] = (
     sessions_are_written_in_parallel,
     closing_twice_is_fine,
     raw_text_is_the_log,
+    a_session_has_one_lease,
+    a_lock_says_who_has_it,
+    reading_needs_no_lease,
+    an_outdated_fence_is_refused,
+    batches_stand_or_fall_alone,
+    notes_are_kept_beside_the_log,
+    deleted_sessions_are_gone,
+    shared_prefixes_are_whole_logs,
+    filters_admit_what_they_say,
+    pages_are_in_order_and_whole,
+    cursors_hold_while_sessions_come_and_go,
+    foreign_cursors_and_limits_are_refused,
+    blobs_come_back,
+    a_blob_stored_again_is_sound_and_young,
+    progress_is_that_of_the_events,
 )
 """All of them, in the order of their numbers."""

@@ -41,6 +41,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(params=["store", "store.db"], ids=["jsonl", "sqlite"])
+def any_store(request: pytest.FixtureRequest, store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of `run` as a directory of logs, and as a database."""
+    path = store.with_name(request.param)
+    monkeypatch.setenv("TURNLOG_STORE", str(path))
+    return path
+
+
 @pytest.fixture
 def run(store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `turnlog` with the arguments; `stdin` are bytes."""

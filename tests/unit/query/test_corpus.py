@@ -78,3 +78,17 @@ def test_salvage_reads_what_no_load_does(tmp_path: Path) -> None:
         with pytest.raises(StorageError):
             log.query.read_session("s1")
         assert len(log.query.salvage("s1").events) == len(EVENTS)
+
+
+def test_dependents_are_forks_and_readers_whatever_sources_hold(tmp_path: Path) -> None:
+    for number, references in enumerate([[{"sessionId": "s"}], 5, [7, {}, {"sessionId": 3}], None]):
+        origin = {"kind": "session-reference", "references": references}
+        with turnlog.open(tmp_path) as log, log.create(id=f"r{number}") as session:
+            session.append_message(turnlog.user_message("x", source=origin))
+    placed(tmp_path, "s", 1)
+    place_log(tmp_path, b"", id="bad")
+    with turnlog.open(tmp_path) as log:
+        log.fork("s", child_id="child").flush()
+        assert log.query.find_dependents("s") == (["child"], ["r0"])
+        assert log.query.find_dependents("child") == ([], [])
+        assert list(log.query.map_dependents()) == ["s"]

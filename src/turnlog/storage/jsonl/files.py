@@ -2,6 +2,9 @@
 
 New files are 0600 and new directories 0700. A log appears under its name complete or not at all (written
 aside, synced, then linked, which cannot overwrite). A failed append is cut back to where it began.
+
+A write that fails is `WRITE_FAILED`: nothing of it stayed, and trying again is safe. A sync that fails is
+`SYNC_FAILED`: the kernel may count the lost bytes as written from then on, so that no later sync tells.
 """
 
 from __future__ import annotations
@@ -12,9 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from turnlog.errors import ConflictError, SessionExistsError, StorageWriteError
+from turnlog.engine.directories import make_directory, sync_directory
+from turnlog.errors import (
+    ConflictError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StorageWriteError,
+)
 
-_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -51,26 +59,6 @@ def read_stable(path: Path) -> tuple[bytes, FileState]:
                 return data, after
 
 
-def sync_directory(path: Path) -> None:
-    """Make the directory's own entries durable."""
-    descriptor = os.open(path, os.O_RDONLY | _DIRECTORY | _CLOSE_ON_EXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: Path) -> None:
-    """Create the directory and its parents, each durable in its own parent."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        directory.mkdir(mode=0o700, exist_ok=True)
-        sync_directory(directory.parent)
-
-
 def write_all(descriptor: int, data: bytes) -> None:
     """Write every byte, however many calls that takes."""
     view = memoryview(data)
@@ -100,9 +88,13 @@ def create_log(path: Path, data: bytes) -> FileState:
                 _remove(temporary)
                 # Only now: removing the other name changes the file's own times.
                 return file_state(descriptor)
-            except OSError:
+            except OSError as error:
                 # Reported as not created, so not there: a retry would find the name taken.
                 _remove(path)
+                if os.path.lexists(path):
+                    raise _write_error(
+                        path, error, "it is there, perhaps not durably", code="ROLLBACK_FAILED"
+                    ) from error
                 raise
         finally:
             os.close(descriptor)
@@ -127,19 +119,29 @@ def append_bytes(path: Path, data: bytes, expected: FileState) -> FileState:
     """Append durably to a log that is as it was left; returns its new state.
 
     Raises `ConflictError` when it is not (another writer, a replaced or a deleted file), and
-    `StorageWriteError` when the medium refused, after cutting back what was written.
+    `StorageWriteError` when the medium refused, after cutting back what was written: `WRITE_FAILED`,
+    `SYNC_FAILED`, or `ROLLBACK_FAILED` when cutting back failed as well.
     """
     with _open_expected(path, expected) as descriptor:
         try:
             write_all(descriptor, data)
-            os.fsync(descriptor)
-            return file_state(descriptor)
         except OSError as error:
             roll_back(descriptor, path, expected.size, error)
             raise _write_error(path, error, "the file is as it was before") from error
+        except BaseException as error:
+            roll_back(descriptor, path, expected.size, error)
+            raise
+        try:
+            os.fsync(descriptor)
+            return file_state(descriptor)
+        except OSError as error:
+            # Cut back all the same: bytes that were never synced must not be built upon.
+            roll_back(descriptor, path, expected.size, error)
+            state = "it is unknown whether earlier bytes are safe"
+            raise _write_error(path, error, state, code="SYNC_FAILED") from error
 
 
-def roll_back(descriptor: int, path: Path, size: int, cause: OSError) -> None:
+def roll_back(descriptor: int, path: Path, size: int, cause: BaseException) -> None:
     """Cut a failed append off again; `StorageWriteError` (`ROLLBACK_FAILED`) when that fails as well."""
     try:
         os.ftruncate(descriptor, size)
@@ -190,12 +192,18 @@ def remove_session(path: Path) -> None:
     """Remove a log durably, and then, as far as it goes, its directory with what else lies in it."""
     try:
         path.unlink()
-        sync_directory(path.parent)
+    except FileNotFoundError as error:
+        raise SessionNotFoundError(f"{path} is gone already", path=str(path)) from error
     except OSError as error:
         raise _write_error(path, error, "nothing was removed") from error
-    for entry in path.parent.iterdir():
-        _remove(entry)
     try:
+        sync_directory(path.parent)
+    except OSError as error:
+        state = "it is removed, but may come back after a power cut"
+        raise _write_error(path, error, state, code="SYNC_FAILED") from error
+    try:
+        for entry in path.parent.iterdir():
+            _remove(entry)
         path.parent.rmdir()
         sync_directory(path.parent.parent)
     except OSError:
@@ -261,7 +269,12 @@ def _conflict(path: Path, what: str) -> ConflictError:
     )
 
 
-def _write_error(path: Path, error: OSError, state: str) -> StorageWriteError:
+def _write_error(
+    path: Path, error: OSError, state: str, code: str = "WRITE_FAILED"
+) -> StorageWriteError:
     return StorageWriteError(
-        f"{path}: {error.strerror or error}; {state}", path=str(path), errno=error.errno
+        f"{path}: {error.strerror or error}; {state}",
+        code=code,
+        path=str(path),
+        errno=error.errno,
     )

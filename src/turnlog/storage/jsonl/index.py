@@ -16,11 +16,18 @@ from pathlib import Path
 import msgspec
 
 from turnlog.engine.listing import Progress
+from turnlog.errors import TurnlogError
 from turnlog.header import SessionHeader
 from turnlog.lossless import canonicalize, parse_json
 
 INDEX_NAME = ".turnlog-index.db"
 _VERSION = 1
+_KEYS = {
+    "events": "events",
+    "last_time": "lastTime",
+    "title": "title",
+    "open_turn": "openTurn",
+}
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (path BLOB PRIMARY KEY, revision TEXT, entry BLOB)"
 
 
@@ -69,7 +76,9 @@ class LogIndex:
         if self._entries is None:
             try:
                 self._entries = self._read() if self._path.exists() else {}
-            except (sqlite3.Error, ValueError, KeyError, TypeError):
+            except sqlite3.OperationalError:
+                self._entries = {}  # not to be had now, because another process is at it say
+            except (sqlite3.Error, ValueError, KeyError, TypeError, TurnlogError):
                 # Whatever is wrong with it, the logs know better.
                 self._remove()
                 self._entries = {}
@@ -119,18 +128,12 @@ class LogIndex:
 
 
 def _encode(entry: IndexEntry) -> bytes:
-    progress = entry.progress
-    wire = {
-        "header": entry.header.to_dict(),
-        "events": progress.events,
-        "lastTime": progress.last_time,
-        "title": progress.title,
-        "openTurn": progress.open_turn,
-    }
-    return canonicalize(wire)[0]
+    wire = {key: getattr(entry.progress, name) for name, key in _KEYS.items()}
+    return canonicalize({"header": entry.header.to_dict(), **wire})[0]
 
 
 def _decode(text: bytes) -> IndexEntry:
     wire = parse_json(text)
-    progress = Progress(wire["events"], wire["lastTime"], wire["title"], wire["openTurn"])
+    fields = {name: wire[key] for name, key in _KEYS.items()}
+    progress = msgspec.convert(fields, type=Progress)
     return IndexEntry(SessionHeader.from_dict(wire["header"]), progress)

@@ -11,6 +11,7 @@ what was left; between this check and the write lies a window in which a second 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
-from turnlog.engine.lease import FileLease, Lease
+from turnlog.engine.lease import FileLease, Lease, last_fence
 from turnlog.engine.listing import (
     Notes,
     Order,
@@ -28,11 +29,13 @@ from turnlog.engine.listing import (
     Progress,
     SessionFilter,
     SessionInfo,
+    check_limit,
     page_of,
 )
-from turnlog.engine.names import encode_id
+from turnlog.engine.names import encode_id, lock_name
 from turnlog.engine.protocol import Batch, Damage, RawLog, Salvage, StoredLog, StoredSession
 from turnlog.errors import (
+    ConflictError,
     CorruptLogError,
     HeaderError,
     JsonValueError,
@@ -46,7 +49,7 @@ from turnlog.storage.jsonl import files
 from turnlog.storage.jsonl.blobs import BlobFiles
 from turnlog.storage.jsonl.finding import Root, unreadable
 from turnlog.storage.jsonl.index import IndexEntry, LogIndex
-from turnlog.storage.jsonl.notes import read_notes, write_notes
+from turnlog.storage.jsonl.notes import forget_notes, read_notes, write_notes
 from turnlog.storage.jsonl.paths import LOG_NAMES, Encoding, session_dir
 from turnlog.storage.jsonl.reading import LogFile, read_header, read_log, salvage_file
 
@@ -104,7 +107,11 @@ class JsonlStorage:
         limit: int = 50,
     ) -> Page:
         """One page, from the index; logs that it does not know in their present state are read."""
+        check_limit(limit)
         logs = [path for path in self._root.log_paths([]) if path.parent.parent.parent == self.root]
+        # A session in two places is opened from neither, so it is no sound one.
+        places = Counter(path.parent.name for path in logs)
+        logs = [path for path in logs if places[path.parent.name] == 1]
         states = [(path, state) for path in logs if (state := _state(path)) is not None]
         infos = [
             SessionInfo(entry.header, str(path), entry.progress, read_notes(path))
@@ -223,9 +230,11 @@ class JsonlStorage:
 
     def acquire(self, id: str) -> Lease:
         """The session's lease: a lock file under the root, which no harness looks at."""
-        return FileLease.acquire(
-            self.root / _LOCKS / f"{encode_id(id)}.lock", id, clock=self._clock
-        )
+        encode_id(id)  # refuses what cannot be stored
+        return FileLease.acquire(self._lock_path(id), id, clock=self._clock)
+
+    def _lock_path(self, id: str) -> Path:
+        return self.root / _LOCKS / lock_name(id)
 
     def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
         """Append batches one after the other; every file needs a sync of its own."""
@@ -241,9 +250,15 @@ class JsonlStorage:
     def append(
         self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
     ) -> None:
-        """Append a batch, or create the session with it. The kernel's lock needs no fencing number."""
+        """Append a batch, or create the session with it. The fencing number is that in the lease file."""
         if not events:
             return
+        if fence is not None and fence < last_fence(self._lock_path(header.id)):
+            raise ConflictError(
+                f"session {header.id!r}: another writer has taken it over; load it again",
+                session_id=header.id,
+                expected_seq=events[0].seq,
+            )
         with self._lock:
             writer = self._writers.get(header.id)
             if writer is None:
@@ -273,6 +288,7 @@ class JsonlStorage:
         path = session_dir(self.root, header.cwd, header.id) / LOG_NAMES[encoding]
         head, body = encode_header(stored_header(header)), encode_batch(events, pack=self._pack)
         data = compress_frame(head) + compress_frame(body) if encoding == "zstd" else head + body
+        forget_notes(path)
         state = files.create_log(path, data)
         self._encoding = encoding
         self._writers[header.id] = _Writer(path, encoding, state, len(events))

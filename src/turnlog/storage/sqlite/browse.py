@@ -17,11 +17,13 @@ from turnlog.engine.listing import (
     Progress,
     SessionFilter,
     SessionInfo,
+    check_limit,
     decode_cursor,
     encode_cursor,
     sort_key,
 )
 from turnlog.errors import TurnlogError
+from turnlog.lossless import SAFE_INTEGER
 from turnlog.storage.sqlite.rows import parse_header, to_bytes, to_text
 
 _COLUMNS = "id, header, last_time, next_seq, title, open_turn, tags, archived"
@@ -38,6 +40,7 @@ def browse(
     limit: int,
 ) -> Page:
     """One page of the sessions that the filter admits."""
+    check_limit(limit)
     found: list[SessionInfo] = []
     for info in _rows(connection, path, wanted, order, cursor):
         if len(found) == limit:
@@ -65,8 +68,8 @@ def _rows(
     for row in connection.execute(query, values):
         try:
             yield _info(path, row)
-        except TurnlogError:
-            continue  # a damaged header: `list` reports it
+        except (TurnlogError, ValueError, TypeError):
+            continue  # a damaged row: `list` reports it
 
 
 def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
@@ -81,7 +84,12 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
         ("last_time >= ?", wanted.active_from),
         ("last_time < ?", wanted.active_until),
     ]
-    used = [(condition, value) for condition, value in pairs if value is not None]
+    # Numbers that the database cannot hold are left to the filter as well.
+    used = [
+        (condition, value)
+        for condition, value in pairs
+        if value is not None and (not isinstance(value, int) or abs(value) <= SAFE_INTEGER)
+    ]
     return [condition for condition, _ in used], [value for _, value in used]
 
 

@@ -1,7 +1,8 @@
 """The database file: opening it, proving that it is ours, and running transactions on it.
 
 A file is written to only after its application id and schema version were read and are ours, or after it proved
-empty; anything else is refused as it is. WAL with `synchronous=FULL`: a committed transaction survives a power
+empty; anything else is refused as it is. That look is at the file's own first bytes, because merely opening a
+database recovers what its owner's crash left. WAL with `synchronous=FULL`: a committed transaction survives a power
 cut as far as the disk tells the truth, and readers in other processes never wait for the writer.
 """
 
@@ -10,10 +11,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from turnlog.engine.directories import make_directory, sync_directory
+from turnlog.engine.forking import after_fork_in_child
 from turnlog.errors import (
     CorruptLogError,
     StorageBusyError,
@@ -22,6 +26,10 @@ from turnlog.errors import (
     UnsupportedFormatError,
 )
 from turnlog.storage.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SCHEMA_VERSION
+
+_MAGIC = b"SQLite format 3\0"
+_HEAD_BYTES = 105
+"""The file's header, and as much of its first page as tells whether anything is in it."""
 
 
 class Database:
@@ -35,22 +43,37 @@ class Database:
         self._busy_timeout_ms = busy_timeout_ms
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._pid = 0
+        after_fork_in_child(self._start_over)
+
+    def _start_over(self) -> None:
+        # A connection must not be used over a fork, not even to close it; the child's first use opens its own.
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        self._lock = threading.RLock()
+        self._connection = None
 
     def exists(self) -> bool:
         """Whether there is a store; looking into one that was never written to creates no file."""
-        return self.path.exists() and self.path.stat().st_size > 0
+        try:
+            return self.path.stat().st_size > 0
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _unreadable(self.path, str(error.strerror or error)) from error
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """A transaction that sees one state of the store and writes nothing."""
-        with self._lock, self._translated():
-            connection = self._open()
-            connection.execute("BEGIN")
+        with self._lock, self._translated("UNREADABLE"):
+            connection = self._open_to_read()
             try:
+                connection.execute("BEGIN")
                 yield connection
             finally:
-                connection.rollback()
+                if connection is self._connection:
+                    connection.rollback()
+                else:
+                    connection.close()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -58,7 +81,7 @@ class Database:
 
         A commit that fails is rolled back; `SYNC_FAILED` where even that leaves the outcome unknown.
         """
-        with self._lock, self._translated():
+        with self._lock, self._translated("WRITE_FAILED"):
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -72,73 +95,92 @@ class Database:
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
         with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """The driver's errors as ours."""
+    def _translated(self, code: str) -> Iterator[None]:
+        """The driver's errors as ours; `code` is that of a medium that refuses."""
         try:
             yield
         except sqlite3.Error as error:
-            raise _translate(self.path, error) from error
+            raise _translate(self.path, error, code) from error
 
     def _open(self) -> sqlite3.Connection:
-        # A connection must not be used over a fork; the child's first use opens its own.
-        if self._connection is None or self._pid != os.getpid():
+        if self._connection is None:
             _create_file(self.path)
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self._busy_timeout_ms / 1000,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            _check_file(self.path)
+            connection = self._connect(str(self.path))
             try:
                 self._prepare(connection)
             except BaseException:
                 connection.close()
                 raise
-            self._connection, self._pid = connection, os.getpid()
+            self._connection = connection
         return self._connection
 
+    def _connect(self, target: str, *, uri: bool = False) -> sqlite3.Connection:
+        return sqlite3.connect(
+            target,
+            timeout=self._busy_timeout_ms / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=uri,
+        )
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """The connection; on a read-only medium one of this call's own, which needs no side files."""
+        try:
+            return self._open()
+        except sqlite3.OperationalError as error:
+            refused = _primary_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not refused or _side_files(self.path):
+                raise
+        # Nobody writes here: without permission for side files, no other process of ours could either.
+        connection = self._connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            self._check_version(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        version = self._check_owner(connection)
+        connection.execute("PRAGMA trusted_schema=OFF")
+        version = self._check_version(connection)
         if not version:
             connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-        connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         if version < SCHEMA_VERSION:
+            # Before the switch to WAL, so that the marks that `_check_file` looks for are in the file itself.
             self._migrate(connection)
+        self._use_wal(connection)
 
-    def _check_owner(self, connection: sqlite3.Connection) -> int:
-        """The file's schema version, 0 for an empty file; refuses what is not ours. Reads only."""
-        connection.execute("PRAGMA trusted_schema=OFF")
-        application_id, version = (
-            _pragma(connection, "application_id"),
-            _pragma(connection, "user_version"),
-        )
-        empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if application_id != APPLICATION_ID and not (empty and application_id == version == 0):
-            raise StorageError(
-                f"{self.path} is a database of another program; choose another file",
-                code="FOREIGN_DATABASE",
-                path=str(self.path),
-            )
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # The switch does not wait for others that are opening the same new file; WAL or not, all is durable.
+        deadline = time.monotonic() + self._busy_timeout_ms / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _check_version(self, connection: sqlite3.Connection) -> int:
+        """The store's schema version, 0 for an empty file; refuses a newer one."""
+        version = _pragma(connection, "user_version")
         if version > SCHEMA_VERSION:
-            raise UnsupportedFormatError(
-                f"{self.path} has schema version {version} and this program knows {SCHEMA_VERSION}; upgrade turnlog",
-                code="NEWER_FORMAT",
-                path=str(self.path),
-                version=version,
-            )
+            raise _newer(self.path, version)
         return version
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Read again: another process may have been faster between our look and our lock.
-            version = _pragma(connection, "user_version")
+            version = self._check_version(connection)
             for step in MIGRATIONS[version:]:
                 for statement in step:
                     connection.execute(statement)
@@ -148,33 +190,89 @@ class Database:
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             connection.commit()
         except BaseException:
-            connection.rollback()
+            if connection.in_transaction:
+                connection.rollback()
             raise
 
 
-def _translate(path: Path, error: sqlite3.Error) -> StorageError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+_inherited: list[sqlite3.Connection] = []
+"""Connections of the parent process: kept, because to let go of one would close it."""
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that is no store of ours, or of a newer program, before SQLite touches it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror or error)) from error
+    if not size:
+        return
+    if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
+        raise CorruptLogError(
+            f"{path} is no database, or its beginning is damaged; restore it from a copy",
+            code="DAMAGED_DATABASE",
+            path=str(path),
+        )
+    version, application_id = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    cells = int.from_bytes(head[103:105], "big")
+    unmarked = application_id == version == 0
+    if application_id != APPLICATION_ID and not (unmarked and not cells and not _side_files(path)):
+        raise StorageError(
+            f"{path} is a database of another program; choose another file",
+            code="FOREIGN_DATABASE",
+            path=str(path),
+        )
+    if version > SCHEMA_VERSION:
+        raise _newer(path, version)
+
+
+def _side_files(path: Path) -> list[Path]:
+    """What SQLite keeps beside a file that is in use, or was at a crash."""
+    sides = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+    return [side for side in sides if side.exists() and side.stat().st_size]
+
+
+def _newer(path: Path, version: int) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"{path} has schema version {version} and this program knows {SCHEMA_VERSION}; upgrade turnlog",
+        code="NEWER_FORMAT",
+        path=str(path),
+        version=version,
+    )
+
+
+def _unreadable(path: Path, what: str) -> StorageError:
+    return StorageError(f"{path} cannot be read: {what}", code="UNREADABLE", path=str(path))
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _translate(path: Path, error: sqlite3.Error, code: str) -> StorageError:
+    primary = _primary_code(error)
+    if _is_busy(error):
         return StorageBusyError(
             f"{path} is busy: another process kept it for too long; try again", path=str(path)
         )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return CorruptLogError(
             f"{path} is no sound database ({error}); restore it from a copy",
             code="DAMAGED_DATABASE",
             path=str(path),
         )
-    known = (
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-    )
-    unsure = code == sqlite3.SQLITE_IOERR
+    if code == "UNREADABLE":
+        return _unreadable(path, str(error))
+    # Only an I/O error leaves open what is on the disk; everything else was refused before it got there.
+    unsure = primary == sqlite3.SQLITE_IOERR
     return StorageWriteError(
-        f"{path}: {error}",
-        code="SYNC_FAILED" if unsure and code not in known else "WRITE_FAILED",
-        path=str(path),
+        f"{path}: {error}", code="SYNC_FAILED" if unsure else "WRITE_FAILED", path=str(path)
     )
 
 
@@ -185,8 +283,9 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 def _create_file(path: Path) -> None:
     """An empty file for this user alone, where there is none; SQLite gives its side files the same mode."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(path.parent)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        sync_directory(path.parent)
     except FileExistsError:
         return
     except OSError as error:

@@ -31,9 +31,17 @@ def find_session(connection: sqlite3.Connection, id: str) -> SessionRow | None:
     return None if row is None else SessionRow(*row)
 
 
-def session_of_key(connection: sqlite3.Connection, key: int) -> SessionRow:
-    """The session of that key, deleted or not."""
-    return SessionRow(*connection.execute(f"{_SELECT} WHERE key = ?", (key,)).fetchone())
+def base_of(connection: sqlite3.Connection, row: SessionRow) -> SessionRow | None:
+    """The session whose first events a session shares, deleted or not; `CorruptLogError` when it is not there."""
+    if row.base_key is None:
+        return None
+    base = connection.execute(f"{_SELECT} WHERE key = ?", (row.base_key,)).fetchone()
+    # A fork is always younger than what it shares; that ends every chain.
+    if base is None or row.base_key >= row.key:
+        raise CorruptLogError(
+            "the session shares events with one that is not there", code="CORRUPT_LOG"
+        )
+    return SessionRow(*base)
 
 
 @overload
@@ -62,9 +70,9 @@ def parse_header(text: bytes) -> SessionHeader:
     """The header of its stored text; `CorruptLogError` or `HeaderError` when it is damaged."""
     try:
         wire = parse_json(text)
-    except JsonValueError as error:
+    except (JsonValueError, TypeError) as error:
         raise CorruptLogError(
-            f"a stored header is damaged: {error.message}", code="CORRUPT_HEADER"
+            f"a stored header is damaged: {error}", code="CORRUPT_HEADER"
         ) from error
     if not isinstance(wire, dict):
         raise CorruptLogError("a stored header is damaged", code="CORRUPT_HEADER")

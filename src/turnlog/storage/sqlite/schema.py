@@ -16,10 +16,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # The store's identity, so that revisions of two stores never look alike.
         "CREATE TABLE store (id TEXT NOT NULL)",
+        # A key is never used again: revisions are made of it, and forks point down, at smaller keys.
         # id, header, cwd, parent and title are bytes: UTF-8 in which lone surrogates survive. The columns behind
         # `header` are derived from header and log, so that listing and sorting read neither.
         """CREATE TABLE sessions (
-            key INTEGER PRIMARY KEY,
+            key INTEGER PRIMARY KEY AUTOINCREMENT,
             id BLOB NOT NULL UNIQUE,
             header BLOB NOT NULL,
             created_at INTEGER NOT NULL,

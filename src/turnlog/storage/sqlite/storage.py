@@ -21,7 +21,7 @@ from turnlog.engine.batch import check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import FileLease, Lease
 from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
-from turnlog.engine.names import encode_id
+from turnlog.engine.names import lock_name
 from turnlog.engine.protocol import Batch, RawLog, Salvage, StoredLog, StoredSession
 from turnlog.engine.salvage import Salvager
 from turnlog.errors import (
@@ -39,9 +39,9 @@ from turnlog.storage.sqlite.browse import browse
 from turnlog.storage.sqlite.database import Database
 from turnlog.storage.sqlite.rows import (
     SessionRow,
+    base_of,
     find_session,
     parse_header,
-    session_of_key,
     to_bytes,
     to_text,
 )
@@ -85,13 +85,28 @@ class SqliteStorage:
             rows = connection.execute(
                 "SELECT id, header FROM sessions WHERE NOT deleted"
             ).fetchall()
-        return [self._entry(to_text(name), header) for name, header in rows]
+        return [self._entry(name, header) for name, header in rows]
 
-    def _entry(self, id: str, header: bytes) -> StoredSession:
+    def _entry(self, name: bytes, header: bytes) -> StoredSession:
         try:
-            return StoredSession(parse_header(header), self._place(id))
+            text = to_text(name)
+        except (ValueError, AttributeError):
+            return StoredSession(None, self._place(repr(name)), "its id is damaged", "CORRUPT_LOG")
+        try:
+            return StoredSession(self._header(text, header), self._place(text))
         except TurnlogError as error:
-            return StoredSession(None, self._place(id), error.message, error.code)
+            return StoredSession(None, self._place(text), error.message, error.code)
+
+    def _header(self, id: str, text: bytes) -> SessionHeader:
+        header = parse_header(text)
+        if header.id != id:
+            raise CorruptLogError(
+                f"{self._place(id)} has the header of session {header.id!r}",
+                code="CORRUPT_HEADER",
+                session_id=id,
+                path=str(self.path),
+            )
+        return header
 
     def _place(self, id: str) -> str:
         return f"{self.path}#{id}"
@@ -116,9 +131,14 @@ class SqliteStorage:
             row = self._require(connection, id)
             revision = self._revision(connection, row)
             bodies = self._bodies(connection, row)
+        header = self._header(id, row.header)
         reader = LogReader(id)
-        for text, frames in _join(bodies):
-            reader.feed(text, frames)
+        try:
+            for text, frames in _join(bodies):
+                reader.feed(text, frames)
+        except CorruptLogError as error:
+            error.details.update(session_id=id, path=str(self.path))
+            raise
         if reader.fault is not None or len(reader) != row.next_seq:
             what = (
                 reader.fault.what
@@ -130,7 +150,6 @@ class SqliteStorage:
                 session_id=id,
                 path=str(self.path),
             )
-        header = parse_header(row.header)
         log = reader.take_log()
         return StoredLog(header, log, reader.surface, reader.state, revision)
 
@@ -176,6 +195,12 @@ class SqliteStorage:
         """The file and the id, or None."""
         return None if self.revision(id) is None else self._place(id)
 
+    def _writing(self, id: str) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction about a stored session; where there is no store yet, none is created for it."""
+        if not self._database.exists():
+            raise self._not_found(id)
+        return self._database.write()
+
     def _reading(self, id: str) -> AbstractContextManager[sqlite3.Connection]:
         if not self._database.exists():
             raise self._not_found(id)
@@ -193,10 +218,9 @@ class SqliteStorage:
     def _bodies(self, connection: sqlite3.Connection, row: SessionRow) -> Bodies:
         """The session's batches in log order, those that it shares with its ancestors first."""
         spans = [(row.key, row.base_stop, row.next_seq)]
-        while row.base_key is not None:
-            stop = row.base_stop
-            row = session_of_key(connection, row.base_key)
-            spans.append((row.key, row.base_stop, stop))
+        while (base := base_of(connection, row)) is not None:
+            spans.append((base.key, base.base_stop, row.base_stop))
+            row = base
         bodies: Bodies = []
         for key, start, stop in reversed(spans):
             low, high = key << _SEQ_BITS | start, key << _SEQ_BITS | stop
@@ -212,7 +236,17 @@ class SqliteStorage:
     def acquire(self, id: str) -> Lease:
         """The session's lease: a lock file beside the database."""
         directory = self.path.with_name(self.path.name + ".locks")
-        return FileLease.acquire(directory / f"{encode_id(id)}.lock", id, clock=self._clock)
+        return FileLease.acquire(
+            directory / lock_name(id), id, floor=lambda: self._fence(id), clock=self._clock
+        )
+
+    def _fence(self, id: str) -> int:
+        """The greatest fencing number that has written; lock files do not come along with a copied database."""
+        if not self._database.exists():
+            return 0
+        with self._database.read() as connection:
+            row = find_session(connection, id)
+            return 0 if row is None else row.fence
 
     def append(
         self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
@@ -224,20 +258,36 @@ class SqliteStorage:
 
     def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
         """Append batches in one transaction; each that does not fit is left out and has its error."""
-        todo = [batch for batch in batches if batch.events]
-        bodies = [encode_batch(batch.events, pack=self._pack) for batch in todo]
         errors: dict[int, TurnlogError] = {}
+        todo: list[tuple[int, Batch, bytes]] = []
+        for number, batch in enumerate(batches):
+            if batch.events:
+                todo.append((number, batch, _shrink(encode_batch(batch.events, pack=self._pack))))
         try:
-            if todo:
-                with self._database.write() as connection:
-                    for batch, body in zip(todo, bodies, strict=True):
-                        try:
-                            self._write_batch(connection, batch, _shrink(body))
-                        except TurnlogError as error:
-                            errors[id(batch)] = error
+            self._write_batches(todo, errors)
         except StorageError as error:
-            return [error if batch.events else None for batch in batches]
-        return [errors.get(id(batch)) for batch in batches]
+            if error.code != "WRITE_FAILED" or len(todo) == 1:
+                errors = {number: error for number, _, _ in todo}
+            else:
+                # One that no transaction takes, too large say, must not hold up the others.
+                for one in todo:
+                    try:
+                        self._write_batches([one], errors)
+                    except StorageError as own:
+                        errors[one[0]] = own
+        return [errors.get(number) for number in range(len(batches))]
+
+    def _write_batches(
+        self, todo: Sequence[tuple[int, Batch, bytes]], errors: dict[int, TurnlogError]
+    ) -> None:
+        if not todo:
+            return
+        with self._database.write() as connection:
+            for number, batch, body in todo:
+                try:
+                    self._write_batch(connection, batch, body)
+                except TurnlogError as error:
+                    errors[number] = error
 
     def _write_batch(self, connection: sqlite3.Connection, batch: Batch, body: bytes) -> None:
         header, events = batch.header, batch.events
@@ -259,7 +309,7 @@ class SqliteStorage:
         news = Progress().advance(events)
         brackets = [event.type for event in events if event.type in ("turn/start", "turn/end")]
         connection.execute(
-            """UPDATE sessions SET next_seq = ?, last_time = max(last_time, ?), title = ifnull(?, title),
+            """UPDATE sessions SET next_seq = ?, last_time = ?, title = ifnull(?, title),
                open_turn = ifnull(?, open_turn), revision = revision + 1, fence = max(fence, ?)
                WHERE key = ?""",
             (
@@ -280,7 +330,7 @@ class SqliteStorage:
         progress: Progress | None = None,
     ) -> int:
         """A new session's row; `base_key` is the session whose first events, `progress` of them, it shares."""
-        known = Progress(last_time=header.created_at) if progress is None else progress
+        known = Progress() if progress is None else progress
         cursor = connection.execute(
             """INSERT INTO sessions (id, header, created_at, cwd, parent, last_time, next_seq, title,
                open_turn, revision, fence, base_key, base_stop) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)""",
@@ -304,10 +354,10 @@ class SqliteStorage:
     def share(self, header: SessionHeader, source: str, progress: Progress) -> bool:
         """Share a prefix that ends where a batch ends; any other is copied by the caller."""
         length = progress.events
-        with self._database.write() as connection:
+        with self._writing(source) as connection:
             base = self._require(connection, source)
-            while base.base_key is not None and length <= base.base_stop:
-                base = session_of_key(connection, base.base_key)
+            while length <= base.base_stop and (older := base_of(connection, base)) is not None:
+                base = older
             low = base.key << _SEQ_BITS
             last = connection.execute(
                 "SELECT stop FROM batches WHERE place >= ? AND place < ? ORDER BY place DESC LIMIT 1",
@@ -347,11 +397,14 @@ class SqliteStorage:
             tags, archived = connection.execute(
                 "SELECT tags, archived FROM sessions WHERE key = ?", (row.key,)
             ).fetchone()
-        return Notes(tuple(json.loads(tags)), bool(archived))
+        try:
+            return Notes(tuple(json.loads(tags)), bool(archived))
+        except (ValueError, TypeError):
+            return Notes()
 
     def set_notes(self, id: str, notes: Notes) -> None:
         """Store the notes."""
-        with self._database.write() as connection:
+        with self._writing(id) as connection:
             row = self._require(connection, id)
             connection.execute(
                 "UPDATE sessions SET tags = ?, archived = ? WHERE key = ?",
@@ -360,7 +413,7 @@ class SqliteStorage:
 
     def delete(self, id: str) -> None:
         """Remove the session; rows that forks share stay until the last fork is gone."""
-        with self._database.write() as connection:
+        with self._writing(id) as connection:
             row = self._require(connection, id)
             # The id is free again at once; the row stays as the owner of what forks share.
             connection.execute(
@@ -372,11 +425,16 @@ class SqliteStorage:
     # -- blobs -------------------------------------------------------------------------------------------
 
     def put_blob(self, digest: str, data: bytes) -> None:
-        """Store the bytes."""
+        """Store the bytes; those that are stored already count as new from now on."""
         with self._database.write() as connection:
-            connection.execute(
-                "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (digest, data, self._clock())
+            now = self._clock()
+            stored = connection.execute(
+                "UPDATE blobs SET stored_at = ? WHERE digest = ? AND body = ?", (now, digest, data)
             )
+            if not stored.rowcount:  # none, or damaged
+                connection.execute(
+                    "INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", (digest, data, now)
+                )
 
     def get_blob(self, digest: str) -> bytes | None:
         """The bytes, or None."""
@@ -400,6 +458,8 @@ class SqliteStorage:
 
     def delete_blob(self, digest: str) -> None:
         """Remove the blob."""
+        if not self._database.exists():
+            return
         with self._database.write() as connection:
             connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
 
@@ -444,10 +504,10 @@ def _join(bodies: list[bytes]) -> list[tuple[bytes, bytes | None]]:
 def _collect(connection: sqlite3.Connection, key: int | None) -> None:
     """Remove a deleted session's rows once no fork shares them, and then its base's, if that was deleted."""
     while key is not None:
-        row = session_of_key(connection, key)
-        deleted, forks = connection.execute(
-            "SELECT deleted, (SELECT count(*) FROM sessions WHERE base_key = ?) FROM sessions WHERE key = ?",
-            (key, key),
+        deleted, base_key, forks = connection.execute(
+            """SELECT deleted, base_key, (SELECT count(*) FROM sessions WHERE base_key = s.key)
+               FROM sessions s WHERE key = ?""",
+            (key,),
         ).fetchone()
         if not deleted or forks:
             return
@@ -456,4 +516,4 @@ def _collect(connection: sqlite3.Connection, key: int | None) -> None:
             "DELETE FROM batches WHERE place >= ? AND place < ?", (low, low + (1 << _SEQ_BITS))
         )
         connection.execute("DELETE FROM sessions WHERE key = ?", (key,))
-        key = row.base_key
+        key = base_key
