@@ -323,12 +323,12 @@ class Step(_Scope):
     def chunk(self, chunk: Mapping[str, Any]) -> SessionEvent:
         """Record one chunk of the stream as it came: `{type: "text-delta", index, text}` and its kin."""
         event = self._append_chunk(dict(chunk))
-        # As it was logged: the caller's own object may change.
-        kind, logged = chunk.get("type"), event.data["chunk"]
+        # As they were logged: the caller's own object may change.
+        kind = chunk.get("type")
         if kind == "usage":
-            self._streamed_usage = logged.get("usage")
+            self._streamed_usage = event.data["chunk"].get("usage")
         elif kind == "finish":
-            self._finish = logged
+            self._finish = event.data["chunk"]
         return event
 
     def text(self, text: str, *, index: int = 0) -> SessionEvent:
@@ -672,7 +672,6 @@ class Call(_Scope):
         if meta is not None:
             data["meta"] = meta
         with self._session._lock:
-            # The first that applies: a call whose step is left has had its result from there.
             if not self._open:
                 raise RecorderError(
                     "the call is not open; use it inside its `with` block", code="CLOSED"

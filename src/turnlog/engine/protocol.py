@@ -173,7 +173,8 @@ class Storage(Protocol):
         stored.
 
         Raises `ConflictError` when the stored log ends elsewhere or was changed from outside,
-        `SessionExistsError` for a new session whose id is taken, `StorageWriteError` when the medium refused.
+        `SessionExistsError` when another writer created the session at the same moment, `StorageWriteError` when
+        the medium refused.
         """
 
     def read_from(self, id: str, seq: int) -> Sequence[SessionEvent]:
