@@ -141,7 +141,7 @@ def _only_they_refuse(name: str) -> bool:
 
 
 def lines_of(header: Wire, id: str, events: list[Wire]) -> list[bytes]:
-    wires = [{"type": "session", **header, "id": id, "cwd": "/work/repo"}, *events]
+    wires = [{"type": "session", **header, "id": id, "cwd": "/home/user/repo"}, *events]
     return [canonicalize(wire)[0] for wire in wires]
 
 
