@@ -146,7 +146,7 @@ def lines_of(header: Wire, id: str, events: list[Wire]) -> list[bytes]:
 
 
 def store(root: Path, id: str, lines: list[bytes]) -> None:
-    folder = root / "--work-repo--" / id
+    folder = root / "--home-user-repo--" / id
     folder.mkdir(parents=True)
     (folder / "session.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 
