@@ -68,8 +68,7 @@ def print_report(name: str, report: Report) -> bool:
     for figure in report.figures:
         print(f"  {figure}")
     for bar in report.bars:
-        verdict = "ok" if bar.met else "MISSED"
-        print(
-            f"  {verdict:6} {bar.what}: {bar.value:.3g} {bar.unit} (bar {bar.limit:g} {bar.unit})"
-        )
+        limit = "no bar" if bar.limit is None else f"bar {bar.limit:g} {bar.unit}"
+        verdict = "" if bar.limit is None else "ok" if bar.met else "MISSED"
+        print(f"  {verdict:6} {bar.what}: {bar.value:.3g} {bar.unit} ({limit})")
     return all(bar.met for bar in report.bars)

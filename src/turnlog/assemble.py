@@ -83,7 +83,7 @@ class Assembly:
                 self._take(chunk)
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
-        kind = chunk.get("type")
+        kind = _text(chunk, "type")
         if kind == "block-start":
             self._block(chunk, _text(chunk, "blockType"))
         elif kind in _DELTA_BLOCKS:

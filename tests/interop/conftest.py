@@ -87,7 +87,7 @@ Sample = tuple[Wire, list[list[Wire]]]
 
 def _new(id: str, **header: Any) -> Session:
     times = count(1_700_000_000_000, 7)
-    wire = {"version": 0, "id": id, "createdAt": 1, "cwd": "/work/repo", "delegationDepth": 0}
+    wire = {"version": 0, "id": id, "createdAt": 1, "cwd": "/home/user/repo", "delegationDepth": 0}
     return Session.create(id, header={**wire, **header}, clock=lambda: next(times))
 
 
@@ -251,7 +251,7 @@ def _compacted() -> Session:
 
 def _forked() -> Session:
     store = SessionStore(clock=lambda: 1_700_000_100_000)
-    parent = store.create("parent", seed=list(_plain().events), meta={"cwd": "/work/repo"})
+    parent = store.create("parent", seed=list(_plain().events), meta={"cwd": "/home/user/repo"})
     child = store.fork(parent, child_id="forked")
     _turn(child, 3)
     return child

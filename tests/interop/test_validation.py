@@ -141,12 +141,12 @@ def _only_they_refuse(name: str) -> bool:
 
 
 def lines_of(header: Wire, id: str, events: list[Wire]) -> list[bytes]:
-    wires = [{"type": "session", **header, "id": id, "cwd": "/work/repo"}, *events]
+    wires = [{"type": "session", **header, "id": id, "cwd": "/home/user/repo"}, *events]
     return [canonicalize(wire)[0] for wire in wires]
 
 
 def store(root: Path, id: str, lines: list[bytes]) -> None:
-    folder = root / "--work-repo--" / id
+    folder = root / "--home-user-repo--" / id
     folder.mkdir(parents=True)
     (folder / "session.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 

@@ -531,14 +531,14 @@ def test_a_link_that_leads_nowhere(target: str, tmp_path: Path) -> None:
 def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place_log(tmp_path, HEADER + START).chmod(0)
     if os.geteuid() == 0:
-        real = Path.open
+        real = os.open
 
-        def refuse(self: Path, *args: Any, **keys: Any) -> Any:
-            if self.name == "session.jsonl":
-                raise PermissionError(13, "Permission denied", str(self))
-            return real(self, *args, **keys)
+        def refuse(path: Any, *args: Any, **keys: Any) -> int:
+            if Path(path).name == "session.jsonl":
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *args, **keys)
 
-        monkeypatch.setattr(Path, "open", refuse)
+        monkeypatch.setattr(os, "open", refuse)
     unreadable(tmp_path)
 
 

@@ -720,3 +720,14 @@ def test_locations_and_raw_text(tmp_path: Path) -> None:
         assert raw.filename == "session.jsonl"
         assert raw.content == log_text(EVENTS) + (torn if encoding == "none" else b"")
         assert JsonlStorage(root).location("s1") == str(path)
+
+
+def test_a_pipe_in_place_of_a_log_is_damage_and_waits_for_nobody(tmp_path: Path) -> None:
+    storage = JsonlStorage(tmp_path)
+    storage.append(header_of("good"), open_events())
+    pipe = tmp_path / "_no-cwd" / "pipe" / "session.jsonl"
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(pipe)
+    assert [entry.code for entry in storage.list() if entry.header is None] == ["UNREADABLE"]
+    with pytest.raises(StorageError):
+        storage.inspect("pipe")

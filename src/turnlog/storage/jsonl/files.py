@@ -9,11 +9,13 @@ A write that fails is `WRITE_FAILED`: nothing of it stayed, and trying again is 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from turnlog.engine.directories import make_directory, sync_directory
 from turnlog.errors import (
@@ -24,6 +26,7 @@ from turnlog.errors import (
 )
 
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+_NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 
 
 class FileState(NamedTuple):
@@ -43,13 +46,24 @@ class FileState(NamedTuple):
 
 def file_state(descriptor_or_path: int | Path) -> FileState:
     """The state of an open or named file."""
-    stat = os.stat(descriptor_or_path)  # noqa: PTH116 - a descriptor is no Path
-    return FileState(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    found = os.stat(descriptor_or_path)  # noqa: PTH116 - a descriptor is no Path
+    return FileState(
+        found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    )
+
+
+def open_log(path: Path) -> BinaryIO:
+    """The file opened for reading; OSError for what is no regular file (a pipe would wait for a writer)."""
+    descriptor = os.open(path, os.O_RDONLY | _NON_BLOCKING | _CLOSE_ON_EXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def read_stable(path: Path) -> tuple[bytes, FileState]:
     """The file's bytes and a state that describes exactly these; read again while a writer is at work."""
-    with path.open("rb") as file:
+    with open_log(path) as file:
         while True:
             before = file_state(file.fileno())
             file.seek(0)

@@ -30,7 +30,7 @@ from turnlog.errors import (
 )
 from turnlog.header import FORMAT_VERSION, SessionHeader
 from turnlog.lossless import parse_json
-from turnlog.storage.jsonl.files import FileState, read_stable
+from turnlog.storage.jsonl.files import FileState, open_log, read_stable
 from turnlog.storage.jsonl.paths import Encoding
 
 _HEADER_CHUNK = 8 * 1024
@@ -99,7 +99,7 @@ def _corrupt(path: Path, what: str, code: str = "CORRUPT_HEADER") -> CorruptLogE
 def read_header(path: Path) -> SessionHeader:
     """The header alone, from the first kilobytes of the file."""
     data = b""
-    with path.open("rb") as file:
+    with open_log(path) as file:
         while True:
             chunk = file.read(_HEADER_CHUNK)
             data += chunk
