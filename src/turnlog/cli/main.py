@@ -50,13 +50,13 @@ def _drop_output() -> None:
     "--store",
     envvar="TURNLOG_STORE",
     metavar="TARGET",
-    help="Where the sessions are: a directory or a URL. Default: $TURNLOG_STORE, else your own store.",
+    help="Where the sessions are: a database (x.db), a directory or a URL. Default: $TURNLOG_STORE, else your own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: one value, or one a line.")
 @click.version_option(__version__, message="turnlog %(version)s")
 @click.pass_context
 def cli(context: click.Context, store: str | None, as_json: bool) -> None:
-    """Browse, check, quote and move the session logs of LLM agents."""
+    """Browse, check, mend and move the session logs of LLM agents."""
     context.obj = App(store, as_json)
 
 

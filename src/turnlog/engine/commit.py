@@ -21,8 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from turnlog.engine.protocol import Batch, Storage
 from turnlog.engine.forking import after_fork_in_child
+from turnlog.engine.protocol import Batch, Storage
 from turnlog.errors import (
     ConflictError,
     SessionError,

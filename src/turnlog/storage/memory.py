@@ -30,7 +30,6 @@ from turnlog.header import SessionHeader
 from turnlog.replay import refold
 from turnlog.session import system_clock
 
-
 _changes = itertools.count(1)
 
 

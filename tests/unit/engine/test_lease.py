@@ -148,6 +148,7 @@ def test_a_forked_child_neither_has_nor_keeps_a_lease(tmp_path: Path) -> None:
     path = tmp_path / "s1.lock"
     lease = FileLease.acquire(path, "s1")
     to_child, tell = os.pipe()
+    to_parent, report = os.pipe()
     pid = os.fork()
     if not pid:  # pragma: no cover - in the child
         status = 1
@@ -157,11 +158,15 @@ def test_a_forked_child_neither_has_nor_keeps_a_lease(tmp_path: Path) -> None:
             try:
                 FileLease.acquire(path, "s1")
             except SessionLockedError:
+                os.write(report, b"x")
                 os.read(to_child, 1)  # until the parent has let go
                 status = 0
         finally:
             os._exit(status)
     os.close(to_child)
+    os.close(report)
+    assert os.read(to_parent, 1) == b"x"
+    os.close(to_parent)
     lease.release()
     # The child lives, with whatever it has inherited.
     FileLease.acquire(path, "s1").release()

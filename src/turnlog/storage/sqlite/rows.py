@@ -68,9 +68,11 @@ def to_text(data: bytes) -> str:
 
 def parse_header(text: bytes) -> SessionHeader:
     """The header of its stored text; `CorruptLogError` or `HeaderError` when it is damaged."""
+    if not isinstance(text, bytes):
+        raise CorruptLogError("a stored header is no bytes", code="CORRUPT_HEADER")
     try:
         wire = parse_json(text)
-    except (JsonValueError, TypeError) as error:
+    except JsonValueError as error:
         raise CorruptLogError(
             f"a stored header is damaged: {error}", code="CORRUPT_HEADER"
         ) from error

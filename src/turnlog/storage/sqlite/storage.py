@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames
 from turnlog.codec.reader import BLOCK_BYTES, LogReader
@@ -159,7 +160,8 @@ class SqliteStorage:
             row = self._require(connection, id)
             bodies = self._bodies(connection, row)
         salvager = Salvager()
-        salvager.feed(row.header + b"\n")
+        header: Any = row.header
+        salvager.feed((header if isinstance(header, bytes) else b"") + b"\n")
         for body in bodies:
             try:
                 salvager.feed(_lines(body))
