@@ -280,7 +280,7 @@ class SessionStore:
         ]
 
     def _tell_event(self, entry: _Entry, event: SessionEvent) -> None:
-        if not self._listeners:
+        if not any(listener.event for listener in self._listeners):
             return
         with self._lock:
             if entry.detached:
