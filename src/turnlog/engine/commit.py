@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from turnlog.engine.forking import after_fork_in_child
+from turnlog.engine.forking import watch_forks
 from turnlog.engine.protocol import Batch, Storage
 from turnlog.errors import (
     ConflictError,
@@ -84,7 +84,15 @@ class Committer:
         self._monotonic = monotonic
         self._closed = False
         self._start_over()
-        after_fork_in_child(self._start_over)
+        watch_forks(self)
+
+    def before_fork(self) -> None:
+        """Nothing: a child starts over."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See the module."""
+        if in_child:
+            self._start_over()
 
     def _start_over(self) -> None:
         self._turn = threading.Condition()

@@ -275,7 +275,7 @@ def test_lone_surrogates_survive_everywhere(opened: Opener) -> None:
     odd = "a\ud800\udc00b\udfff\u2028\0'\"%_"
     joined = "a\U00010000b\udfff\u2028\0'\"%_"
     builder = EventBuilder().talk().add("session/title", {"title": joined})
-    header = header_of(odd, cwd=f"/w/{odd}", parentSession=odd)
+    header = header_of(odd, delegationDepth=0, cwd=f"/w/{odd}", parentSession=odd)
     opened().append(header, builder.events)
     storage = opened()
     stored = storage.inspect(header.id)
@@ -285,8 +285,10 @@ def test_lone_surrogates_survive_everywhere(opened: Opener) -> None:
     ).sessions
     assert info.progress.title == joined
     assert info.header == header
-    storage.set_notes(header.id, Notes((odd,)))
-    assert [one.header.id for one in storage.browse(SessionFilter(tag=odd)).sessions] == [header.id]
+    storage.set_notes(header.id, Notes((joined,)))
+    assert [one.header.id for one in storage.browse(SessionFilter(tag=joined)).sessions] == [
+        header.id
+    ]
     storage.acquire(header.id).release()
     storage.delete(header.id)
     assert storage.list() == []
@@ -494,7 +496,9 @@ def test_one_batch_that_no_transaction_takes_does_not_hold_up_the_others(
 READ = """
 import os, sys
 import turnlog
-import turnlog.storage.sqlite.storage, turnlog.storage.targets, turnlog.query.corpus
+turnlog.open('memory:').close()  # loads what it needs while it may
+import turnlog.storage.sqlite
+'x'.encode('utf-16-le')
 os.setgid(65534); os.setuid(65534)
 from turnlog.errors import StorageError
 from turnlog.storage.sqlite import SqliteStorage
@@ -728,19 +732,60 @@ def test_a_vetoed_fork_is_not_stored(path: Path) -> None:
 # -- a forked process ----------------------------------------------------------------------------------
 
 
-def test_a_forked_child_opens_its_own_connection(path: Path, opened: Opener) -> None:
+def test_a_forked_child_goes_on_by_itself(path: Path, opened: Opener) -> None:
     storage = opened()
     storage.append(header_of(), EVENTS[:TURN])
+    to_child, tell = os.pipe()
     pid = os.fork()
     if not pid:  # pragma: no cover - in the child
         status = 1
         try:
-            if lines(storage) == wanted(EVENTS[:TURN]):
-                storage.append(header_of("child"), EVENTS)
-                storage.close()
+            os.close(tell)
+            storage.append(header_of("early"), EVENTS)
+            os.read(to_child, 1)
+            # Its parent has closed the store as the last one that has it open, or so it would seem.
+            storage.append(header_of("late"), EVENTS)
+            if lines(storage) == wanted():
                 status = 0
         finally:
             os._exit(status)
+    os.close(to_child)
     storage.append(header_of(), EVENTS[TURN:])
+    storage.close()
+    opened().append(header_of("other"), EVENTS)
+    opened().close()
+    os.close(tell)
     assert os.waitpid(pid, 0)[1] == 0
-    assert lines(storage) == lines(storage, "child") == wanted()
+    names = {entry.header.id for entry in opened().list() if entry.header}
+    assert names == {"s1", "early", "late", "other"}
+    assert lines(opened(), "early") == lines(opened(), "late") == wanted()
+
+
+def test_a_fork_waits_for_a_transaction_of_another_thread(path: Path, opened: Opener) -> None:
+    storage = opened()
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            storage.append(header_of(f"s{number}"), EVENTS[:TURN])
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number in range(20):
+            pid = os.fork()
+            if not pid:  # pragma: no cover - in the child
+                status = 1
+                try:
+                    storage.append(header_of(f"child {number}"), EVENTS)
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
+    for number in range(20):
+        assert lines(opened(), f"child {number}") == wanted()

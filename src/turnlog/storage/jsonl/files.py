@@ -260,7 +260,11 @@ class _open_expected:  # noqa: N801 - used as a function
             raise _conflict(self._path, "was deleted or moved") from error
         except OSError as error:
             raise _write_error(self._path, error, "nothing was written") from error
-        found = file_state(self._descriptor)
+        try:
+            found = file_state(self._descriptor)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise _write_error(self._path, error, "nothing was written") from error
         # Times are left out: a copied or touched file with the same bytes is the same log.
         if found[:3] != self._expected[:3]:
             os.close(self._descriptor)

@@ -144,12 +144,24 @@ def _entries(directory: Path, blocked: list[OSError]) -> list[Path]:
 def _directories(root: Path) -> list[Path]:
     """The directories of the root; that the root itself cannot be read is an error of its own."""
     blocked: list[OSError] = []
-    entries = _entries(root, blocked)
+    directories = [
+        path
+        for path in _entries(root, blocked)
+        if path.name[0] != "." and _is_directory(path, blocked)
+    ]
     if blocked:
         raise StorageError(
             f"{root} cannot be read: {blocked[0].strerror}", code="UNREADABLE", path=str(root)
         ) from blocked[0]
-    return [path for path in entries if path.name[0] != "." and path.is_dir()]
+    return directories
+
+
+def _is_directory(path: Path, blocked: list[OSError]) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        blocked.append(error)
+        return False
 
 
 def _unreadable_text(error: OSError) -> str:

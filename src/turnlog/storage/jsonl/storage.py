@@ -21,6 +21,7 @@ from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
+from turnlog.engine.forking import watch_forks
 from turnlog.engine.lease import FileLease, Lease, last_fence
 from turnlog.engine.listing import (
     Notes,
@@ -91,6 +92,15 @@ class JsonlStorage:
         self._writers: dict[str, _Writer] = {}
         self._lock = threading.RLock()
         self._encoding: Encoding | None = None
+        watch_forks(self)
+
+    def before_fork(self) -> None:
+        """Wait for what other threads are writing: a child has not these threads."""
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on."""
+        self._lock.release()
 
     # -- listing ---------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from turnlog.engine.directories import make_directory, sync_directory
-from turnlog.engine.forking import after_fork_in_child
+from turnlog.engine.forking import watch_forks
 from turnlog.errors import (
     CorruptLogError,
     StorageBusyError,
@@ -43,14 +43,25 @@ class Database:
         self._busy_timeout_ms = busy_timeout_ms
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        after_fork_in_child(self._start_over)
+        watch_forks(self)
 
-    def _start_over(self) -> None:
-        # A connection must not be used over a fork, not even to close it; the child's first use opens its own.
-        if self._connection is not None:
+    def before_fork(self) -> None:
+        """Close the connection.
+
+        SQLite keeps account of its locks for each file and process, so with an open connection a child would hold
+        locks that it has not: even a connection of its own could then lose what it commits.
+        """
+        self._lock.acquire()
+        if self._connection is not None and not self._connection.in_transaction:
+            self.close()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on with a new connection, when one is needed."""
+        if in_child and self._connection is not None:
+            # Forked inside a transaction: not even closing it is safe.
             _inherited.append(self._connection)
-        self._lock = threading.RLock()
-        self._connection = None
+            self._connection = None
+        self._lock.release()
 
     def exists(self) -> bool:
         """Whether there is a store; looking into one that was never written to creates no file."""
