@@ -17,7 +17,7 @@ import msgspec
 
 from turnlog.codec.chunk_rows import is_row, parse_row
 from turnlog.codec.segment import Block, LineSegment
-from turnlog.codec.typed import ROWS, TYPE_OF, Chunk, StepEnd, StepStart, TurnStart, decode_block
+from turnlog.codec.typed import ROWS, TYPE_OF, BlockDecoder, Chunk, StepEnd, StepStart, TurnStart
 from turnlog.codec.upgrade import is_old_shape, upgrade_v0_shapes
 from turnlog.errors import (
     CorruptLogError,
@@ -88,6 +88,7 @@ class LogReader:
         self.fault: Fault | None = None
         self.state = LogState()
         self._segment = LineSegment()
+        self._decoder = BlockDecoder()
         self._next = 0
         self.surface = SurfaceManager(_Lookup(self._segment))  # type: ignore[arg-type]
 
@@ -125,7 +126,7 @@ class LogReader:
     def _feed_block(self, text: bytes, at: int, end: int, frames: bytes | None) -> None:
         block = text[at:end]
         if self.fault is None:
-            records = decode_block(block)
+            records = self._decoder.decode(block)
             if records is not None and self._accept(records, block, text, at, frames):
                 return
             middle = block.find(b"\n", len(block) // 2, -1) + 1 or block.rfind(b"\n", 0, -1) + 1
