@@ -141,6 +141,15 @@ class SurfaceManager:
         """Check one event, given as plain values, and commit it; `SurfaceError` changes nothing."""
         self.commit(seq, self.check(seq, type_, data, op, sources))
 
+    def add_behind(self, seq: int, type_: str, data: Any, op: Any, sources: Any) -> None:
+        """The same for a surface event behind events that are known to carry no surface operation."""
+        self._next = seq
+        if op == "append" and sources is ABSENT:
+            self._nodes.append(seq)
+            self._next = seq + 1
+        else:
+            self.commit(seq, self.check(seq, type_, data, op, sources))
+
     def check(
         self, seq: int, type_: str, data: Any, op: Any = ABSENT, sources: Any = ABSENT
     ) -> _Range | Literal[False] | None:

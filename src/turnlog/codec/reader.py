@@ -17,7 +17,7 @@ import msgspec
 
 from turnlog.codec.chunk_rows import is_row, parse_row
 from turnlog.codec.segment import Block, LineSegment
-from turnlog.codec.typed import ROWS, TYPE_OF, Chunk, StepEnd, StepStart, TurnStart, decode_block
+from turnlog.codec.typed import ROWS, TYPE_OF, BlockDecoder, Chunk, StepEnd, StepStart, TurnStart
 from turnlog.codec.upgrade import is_old_shape, upgrade_v0_shapes
 from turnlog.errors import (
     CorruptLogError,
@@ -88,27 +88,29 @@ class LogReader:
         self.fault: Fault | None = None
         self.state = LogState()
         self._segment = LineSegment()
+        self._decoder = BlockDecoder()
         self._next = 0
         self.surface = SurfaceManager(_Lookup(self._segment))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return self._next
 
-    def feed(self, text: bytes, frames: bytes | None = None) -> None:
-        """Read whole lines, each with its line feed; the text is kept, not copied.
-
-        `frames`: the same text compressed, kept in its place where the text is short.
-        """
-        if frames is not None and len(text) <= 4 * BLOCK_BYTES:
-            self._feed_block(text, 0, len(text), frames)
-            return
-        at = 0
-        while at < len(text):
-            end = text.rfind(b"\n", at, at + BLOCK_BYTES) + 1
+    def feed(self, text: bytes, start: int = 0, stop: int | None = None) -> None:
+        """Read whole lines, each with its line feed, from a part of a text; the text is kept, not copied."""
+        at, stop = start, len(text) if stop is None else stop
+        while at < stop:
+            end = text.rfind(b"\n", at, min(at + BLOCK_BYTES, stop)) + 1
             if end <= at:
                 end = text.index(b"\n", at) + 1
             self._feed_block(text, at, end, None)
             at = end
+
+    def feed_frames(self, text: bytes, frames: bytes) -> None:
+        """Read whole lines that were decompressed from frames; short ones are kept compressed."""
+        if len(text) <= 4 * BLOCK_BYTES:
+            self._feed_block(text, 0, len(text), frames)
+        else:
+            self.feed(text)
 
     def finish(self, rest: bytes = b"") -> None:
         """End of the text; `rest` is a last line without a line feed, which is always torn."""
@@ -124,7 +126,7 @@ class LogReader:
     def _feed_block(self, text: bytes, at: int, end: int, frames: bytes | None) -> None:
         block = text[at:end]
         if self.fault is None:
-            records = decode_block(block)
+            records = self._decoder.decode(block)
             if records is not None and self._accept(records, block, text, at, frames):
                 return
             middle = block.find(b"\n", len(block) // 2, -1) + 1 or block.rfind(b"\n", 0, -1) + 1
@@ -145,6 +147,8 @@ class LogReader:
         start = seq = self._next
         firsts: array[int] | None = None
         looked_at: list[tuple[int, str, Any]] = []
+        # Of brackets only the last of each kind can still be seen in the state behind the block.
+        brackets: dict[type, Any] = {}
         for number, record in enumerate(records):
             if record.seq != seq:
                 return False
@@ -161,12 +165,17 @@ class LogReader:
             if firsts is not None:
                 firsts.append(seq)
             seq += 1
+            if kind is Chunk:
+                continue
             if kind in _BRACKETS:
-                looked_at.append((number, "", record))
-            elif kind is not Chunk and (type_ := _LOOKED_AT.get(kind)) is not None:
+                brackets[kind] = record
+            elif (type_ := _LOOKED_AT.get(kind)) is not None:
                 if is_old_shape(type_, record.data):
                     return False
-                looked_at.append((number, type_, record))
+                if type_ == "turn/end":
+                    brackets[kind] = record
+                else:
+                    looked_at.append((number, type_, record))
         self._segment.add(
             Block(start, seq, text, at, at + len(block), firsts)
             if frames is None
@@ -180,26 +189,29 @@ class LogReader:
                 raise self._logical(
                     error, self.line + number, self.offset + sum(map(len, lines)) + number
                 ) from error
+        for record in sorted(brackets.values(), key=_seq_of):
+            self._note_bracket(record)
         self._advance(seq, block, len(records))
         return True
 
     def _take(self, type_: str, record: Any) -> None:
-        seq, data, state, kind = record.seq, record.data, self.state, type(record)
-        if kind is StepStart:
-            state.start_step(data.step)
-        elif kind is StepEnd:
-            state.end_step()
-        elif kind is TurnStart:
-            state.start_turn(data.turn, seq)
-        elif type_ in SURFACE_TYPES:
-            EVENT_TYPES.check_payload(type_, data)
-            surface = self.surface
-            surface.skip_to(seq)
-            span = surface.check(seq, type_, data, record.surfaceOp, record.sourceEventSeqs)
-            surface.commit(seq, span)
+        seq, data = record.seq, record.data
+        EVENT_TYPES.check_payload(type_, data)
+        if type_ in SURFACE_TYPES:
+            self.surface.add_behind(seq, type_, data, record.surfaceOp, record.sourceEventSeqs)
         else:
-            EVENT_TYPES.check_payload(type_, data)
-            state.note(type_, seq, data)
+            self.state.note(type_, seq, data)
+
+    def _note_bracket(self, record: Any) -> None:
+        kind = type(record)
+        if kind is StepStart:
+            self.state.start_step(record.data.step)
+        elif kind is StepEnd:
+            self.state.end_step()
+        elif kind is TurnStart:
+            self.state.start_turn(record.data.turn, record.seq)
+        else:
+            self.state.note("turn/end", record.seq, record.data)
 
     def _advance(self, next_seq: int, text: bytes, lines: int) -> None:
         self._next = next_seq
@@ -286,6 +298,10 @@ class LogReader:
             offset=offset,
             seq=error.details.get("seq"),
         )
+
+
+def _seq_of(record: Any) -> int:
+    return record.seq  # type: ignore[no-any-return]
 
 
 def _is_end(record: Any) -> bool:

@@ -227,20 +227,31 @@ def _decoder(base: type[Plain]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(Union[tuple(_shared + surface)], float_hook=exact_float)  # noqa: UP007 - built at run time
 
 
-_sources_first = _decoder(SourcesFirst)
-_op_first = _decoder(OpFirst)
 _encode_lines = msgspec.json.Encoder().encode_lines
 
-_OP_FIRST = b'"surfaceOp":"append","sourceEventSeqs"'
-"""What a block with a line that crash repair wrote holds: looked for only where the usual order does not fit."""
+_ORDERS = (
+    (_decoder(SourcesFirst), b'],"surfaceOp":'),
+    (_decoder(OpFirst), b'"surfaceOp":"append","sourceEventSeqs":'),
+)
+"""The two orders of surface keys: how to decode each, and what a block in that order, and not the other, holds."""
 
 
-def decode_block(block: bytes) -> list[Any] | None:
-    """The records of a block of whole lines, or None where this path cannot prove that it read them right."""
-    records = _prove(block, _sources_first)
-    if records is None and _OP_FIRST in block:
-        records = _prove(block, _op_first)
-    return records
+class BlockDecoder:
+    """Decodes the blocks of one file, trying the order of surface keys first that its last blocks had."""
+
+    def __init__(self) -> None:
+        self._likely = 0
+
+    def decode(self, block: bytes) -> list[Any] | None:
+        """The records of a block of whole lines, or None where this path cannot prove that it read them right."""
+        records = _prove(block, _ORDERS[self._likely][0])
+        if records is not None:
+            return records
+        decoder, mark = _ORDERS[1 - self._likely]
+        records = _prove(block, decoder) if mark in block else None
+        if records is not None:
+            self._likely = 1 - self._likely
+        return records
 
 
 def _prove(block: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
@@ -251,9 +262,3 @@ def _prove(block: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None
     if has_long_digits(block) or _encode_lines(records) != block:
         return None
     return records
-
-
-def decode_line(line: bytes) -> Any:
-    """The record of one line without its line feed, or None as above."""
-    records = decode_block(line + b"\n")
-    return records[0] if records else None

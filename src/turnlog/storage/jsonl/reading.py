@@ -151,8 +151,7 @@ def _read_raw(data: bytes, path: Path) -> StoredLog:
     header = parse_header(data[: end - 1].removesuffix(b"\r"), path)
     reader = LogReader(header.id, line=2, offset=end)
     last = data.rfind(b"\n") + 1
-    # Without a copy where nothing is torn: the log keeps the text that it was read from.
-    reader.feed(data[end:last])
+    reader.feed(data, end, last)
     reader.finish(data[last:])
     torn = None
     if reader.good_offset < len(data):
@@ -208,7 +207,7 @@ def _feed_frames(reader: LogReader, data: bytes, frames: Frames, path: Path) -> 
             text, rest = text[:cut], text[cut:]
             reader.feed(text)
         else:
-            reader.feed(text, data[start:end])
+            reader.feed_frames(text, data[start:end])
     if rest and reader.fault is None:
         reader.finish(rest)
     if reader.fault is not None:
