@@ -136,7 +136,10 @@ class SqliteStorage:
         reader = LogReader(id)
         try:
             for text, frames in _join(bodies):
-                reader.feed(text, frames)
+                if frames is None:
+                reader.feed(text)
+            else:
+                reader.feed_frames(text, frames)
         except CorruptLogError as error:
             error.details.update(session_id=id, path=str(self.path))
             raise
