@@ -137,9 +137,9 @@ class SqliteStorage:
         try:
             for text, frames in _join(bodies):
                 if frames is None:
-                reader.feed(text)
-            else:
-                reader.feed_frames(text, frames)
+                    reader.feed(text)
+                else:
+                    reader.feed_frames(text, frames)
         except CorruptLogError as error:
             error.details.update(session_id=id, path=str(self.path))
             raise
