@@ -187,3 +187,46 @@ def test_a_forked_child_may_not_write_and_its_parent_goes_on(name: str, tmp_path
         texts = [one.text for one in log.query.read_session("s1").derive_messages()]
         assert texts == ["a", "pending at the fork", "b"]
         assert len(log.query.read_session("child's own").derive_messages()) == 1
+
+
+# -- many processes, one database ------------------------------------------------------------------------
+
+SHARING = """
+    import sys
+    import turnlog
+    target, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if name == "reader":
+        for _ in range(rounds):
+            with turnlog.open(target) as log:
+                log.query.list_sessions()
+                log.query.browse()
+    else:
+        with turnlog.open(target) as log, log.create(id=name) as session:
+            for number in range(rounds):
+                session.append_user(f"{name} {number}")
+                session.flush()
+"""
+
+
+def share(target: Path, writers: int, rounds: int) -> None:
+    names = [*[f"w{number}" for number in range(writers)], "reader"]
+    program = textwrap.dedent(SHARING)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(target), name, str(rounds)])
+        for name in names
+    ]
+    assert [process.wait() for process in processes] == [0] * len(names)
+    with turnlog.open(target) as log:
+        for name in names[:-1]:
+            texts = [one.text for one in log.query.read_session(name).derive_messages()]
+            assert texts == [f"{name} {number}" for number in range(rounds)]
+
+
+@pytest.mark.parametrize("name", ["root", "s.db"])
+def test_case_39_processes_share_one_store(name: str, tmp_path: Path) -> None:
+    share(tmp_path / name, 4, 25)
+
+
+@pytest.mark.slow
+def test_case_39_ten_processes_share_one_database(tmp_path: Path) -> None:
+    share(tmp_path / "s.db", 8, 200)
