@@ -119,13 +119,10 @@ FORKING = """
     session.append_user("parent")
     session.flush()
     session.append_user("pending")
-    pid = os.fork()
-    if pid:
-        print(pid, flush=True)
-        time.sleep(600)
-    # The child lives on, with whatever it has inherited.
-    for _ in range(6000):
-        time.sleep(0.1)
+    if not os.fork():
+        # The child lives on, with whatever it has inherited.
+        print(os.getpid(), flush=True)
+    time.sleep(600)
 """
 
 

@@ -547,6 +547,49 @@ def test_what_is_accepted_before_closing_is_written_and_nothing_after(rig: Rig) 
             assert rig.storage.seqs(session.id) == list(range(session.seq))
 
 
+class WaitedFor:
+    """A session's lock that says when somebody is about to take it."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.wanted = threading.Event()
+
+    def __enter__(self) -> Any:
+        self.wanted.set()
+        return self.lock.__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        return self.lock.__exit__(*exception)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_append_that_waited_while_the_session_was_closed_is_refused(
+    rig: Rig, several: bool
+) -> None:
+    committer = rig.committer()
+    session, _ = live(committer)
+    lock = session._lock = WaitedFor(session._lock)  # type: ignore[assignment]
+    refused: list[str] = []
+
+    def append() -> None:
+        try:
+            if several:
+                session.append_all([{"type": "feedback/record", "data": {"text": "late"}}])
+            else:
+                session.append("feedback/record", {"text": "late"})
+        except SessionError as error:
+            refused.append(error.code)
+
+    with lock.lock:
+        late = run(append)
+        assert lock.wanted.wait(WAIT)
+        # Closing takes the lock as well; this thread has it already.
+        session.close()
+    join(late)
+    assert refused == ["CLOSED"]
+    assert session.seq == 0
+
+
 def test_a_second_closer_returns_when_the_session_is_closed(rig: Rig) -> None:
     committer = rig.committer()
     session, _ = live(committer)
