@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from turnlog.clock import Clock, system_clock
+from turnlog.commit_check import CommitCheck
 from turnlog.engine.batch import stored_header
 from turnlog.engine.commit import WINDOW_MS, Committer
 from turnlog.engine.lease import Lease
@@ -24,7 +26,7 @@ from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
 from turnlog.logstate import LogState
 from turnlog.query.corpus import SessionQuery
-from turnlog.session import Clock, CommitCheck, Session, system_clock
+from turnlog.session import Session
 from turnlog.storage.targets import Target, open_storage
 from turnlog.store import SessionStore
 from turnlog.vocabulary import EVENT_TYPES
