@@ -24,7 +24,8 @@ from turnlog.log import Turnlog, open  # noqa: A004 - `turnlog.open`, as `gzip.o
 from turnlog.messages import Message
 from turnlog.query.corpus import SessionQuery, SessionRecord
 from turnlog.recorder import Turn
-from turnlog.session import RequestView, Session
+from turnlog.session import Session
+from turnlog.session_view import RequestView
 from turnlog.storage.targets import Target
 from turnlog.store import SessionStore
 from turnlog.surface import SurfaceManager

@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from turnlog.commit_check import CommitCheck
 from turnlog.errors import InvariantError
 from turnlog.eventlog import EventView
 from turnlog.events import SessionEvent
 from turnlog.logstate import LogState
 from turnlog.repair import NOT_STARTED
-from turnlog.session import CommitCheck, Session
+from turnlog.session import Session
 from turnlog.vocabulary import EVENT_TYPES, CandidateView
 
 SESSION_OWNER = "session"

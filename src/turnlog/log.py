@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from turnlog.clock import Clock, system_clock
+from turnlog.commit_check import CommitCheck
 from turnlog.engine.batch import stored_header
+from turnlog.engine.blobs import BlobStore
 from turnlog.engine.commit import WINDOW_MS, Committer
 from turnlog.engine.lease import Lease
 from turnlog.engine.listing import Progress
@@ -24,7 +27,7 @@ from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings
 from turnlog.logstate import LogState
 from turnlog.query.corpus import SessionQuery
-from turnlog.session import Clock, CommitCheck, Session, system_clock
+from turnlog.session import Session
 from turnlog.storage.targets import Target, open_storage
 from turnlog.store import SessionStore
 from turnlog.vocabulary import EVENT_TYPES
@@ -49,8 +52,8 @@ class _KnownTypes(CommitCheck):
 class Turnlog:
     """A store of sessions. Make one with `turnlog.open`; close it, or use it as a context manager.
 
-    `sessions`: the `SessionStore` of live sessions. `query`: reading over live and stored ones. `storage`: the
-    medium. Thread-safe.
+    `sessions`: the `SessionStore` of live sessions. `query`: reading over live and stored ones. `blobs`: large
+    payloads by content, which events refer to. `storage`: the medium. Thread-safe.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Turnlog:
             ids=(lambda: uuid7(clock())) if ids is None else ids,
         )
         self.query = SessionQuery(storage, self.sessions, clock=clock)
+        self.blobs = BlobStore(storage, clock=clock)
         self._closed = False
         self.sessions.listen(flush=lambda session: session.flush())
 

@@ -1,4 +1,4 @@
-"""Session: one live log, its surface, and what is derived from them.
+"""Session: one live log and its surface, which grow by appends.
 
 The rule: `append` checks everything before it changes anything, commits in memory, then tells the observers;
 what it accepts, a later load accepts. Reads never block writers for long: `events` is a view that does not
@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time as _time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
+from turnlog.clock import Clock, system_clock
+from turnlog.commit_check import CommitCheck
 from turnlog.errors import (
     EventError,
     ForkedError,
@@ -27,15 +26,14 @@ from turnlog.errors import (
 )
 from turnlog.eventlog import EventLog, EventView
 from turnlog.events import EventLike, SessionEvent, read_wire
-from turnlog.frozen import FrozenDict, FrozenList, freeze, thaw
+from turnlog.frozen import FrozenList, freeze
 from turnlog.header import SessionHeader
 from turnlog.logstate import STATE_TYPES, LogState
 from turnlog.lossless import canonicalize, is_safe_integer, join_surrogates
-from turnlog.messages import Message, assistant_message, user_message
-from turnlog.replay import refold, request_boundary
-from turnlog.request_header import canonical_header
-from turnlog.surface import ABSENT, SavedSurface, SurfaceManager, derive_event_message
-from turnlog.usage import SessionUsage, fold_usage
+from turnlog.messages import assistant_message, user_message
+from turnlog.placing import own_turn, placement
+from turnlog.session_view import SessionView
+from turnlog.surface import ABSENT, SurfaceManager
 from turnlog.vocabulary import EVENT_TYPES, SURFACE_TYPES
 
 if TYPE_CHECKING:
@@ -43,17 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Clock = Callable[[], int]
-"""Gives the time in Unix milliseconds."""
-
 END_SEED = "session/end-seed"
 _INTS = {int}
 _ENTRY_KEYS = frozenset({"type", "data", "surfaceOp", "sourceEventSeqs", "ignorable", "time"})
-
-
-def system_clock() -> int:
-    """The system's time in Unix milliseconds."""
-    return _time.time_ns() // 1_000_000
 
 
 class _Process:
@@ -70,50 +60,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
-class RequestView(msgspec.Struct, frozen=True):
-    """What one model request was made of.
-
-    `header` and `context` are None where none was logged; `messages` is the derived history as it was sent.
-    """
-
-    turn: int
-    step: int
-    header: FrozenDict | None
-    context: FrozenDict | None
-    messages: list[Message]
-
-    def to_dict(self) -> dict[str, Any]:
-        """`{turn, step, header, context, messages}` as plain values."""
-        return {
-            "turn": self.turn,
-            "step": self.step,
-            "header": thaw(self.header),
-            "context": thaw(self.context),
-            "messages": [message.to_dict() for message in self.messages],
-        }
-
-
-class CommitCheck:
-    """A pre-commit check with a state of its own; see `turnlog.invariants` for the one that ships.
-
-    Both methods get the event and its payload as plain, detached values.
-    """
-
-    def check(self, event: SessionEvent, data: Any, state: LogState) -> None:
-        """Raise any `TurnlogError` to veto the event; change nothing. `state` is that before the event."""
-
-    def commit(self, event: SessionEvent, data: Any) -> None:
-        """Take the committed event into account."""
-
-    def replay(self, events: EventView, state: LogState) -> None:
-        """Learn what the session already holds; called once, when the check is added."""
-
-    def copy(self) -> CommitCheck:
-        """An independent copy of the state, for batches that may be taken back."""
-        return self
-
-
-class Session:
+class Session(SessionView):
     """A session in memory. Make one with `create` or `from_restore`, a store, or `turnlog.open`."""
 
     def __init__(
@@ -125,12 +72,10 @@ class Session:
         state: LogState | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        self._header = header
-        self._log = EventLog() if log is None else log
-        self._surface = SurfaceManager(self._log) if surface is None else surface  # type: ignore[arg-type]
-        self._state = LogState() if state is None else state
+        log = EventLog() if log is None else log
+        surface = SurfaceManager(log) if surface is None else surface  # type: ignore[arg-type]
+        super().__init__(header, log, surface, LogState() if state is None else state)
         self._clock = clock
-        self._lock = threading.RLock()
         self._notifying: int | None = None
         self._generation = _Process.generation
         self._checks: list[CommitCheck] = []
@@ -141,9 +86,6 @@ class Session:
         self._pending: Callable[[], None] | None = None
         self._refusal: TurnlogError | None = None
         self._closing = threading.RLock()
-        self._messages: list[Message] = []
-        self._by_seq: dict[int, Message | None] = {}
-        self._projected = (0, 0)
 
     # -- construction ---------------------------------------------------------------------------------
 
@@ -215,33 +157,12 @@ class Session:
             twin._first_live_seq = self._first_live_seq
             return twin
 
-    # -- reading ---------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._header.id
-
-    @property
-    def header(self) -> SessionHeader:
-        """The session's header."""
-        return self._header
-
-    @property
-    def seq(self) -> int:
-        """The seq that the next event gets: the number of events."""
-        return len(self._log)
+    # -- what this object knows beside its log ---------------------------------------------------------
 
     @property
     def first_live_seq(self) -> int:
         """The length of the seed: events from here on were appended to this object."""
         return self._first_live_seq
-
-    @property
-    def events(self) -> EventView:
-        """The events so far, as an immutable sequence that does not grow."""
-        with self._lock:
-            return self._log.view()
 
     @property
     def settled_events(self) -> EventView:
@@ -250,89 +171,6 @@ class Session:
         Waits for nobody, so a flush is possible while another thread, or an observer, is inside an append.
         """
         return self._log.view().prefix(self._settled)
-
-    @property
-    def surface(self) -> SurfaceManager:
-        """The surface: `session.surface.nodes` are the seqs that the model sees."""
-        return self._surface
-
-    @property
-    def state(self) -> LogState:
-        """A copy of the open brackets and last numbers."""
-        with self._lock:
-            return self._state.copy()
-
-    def snapshot(self) -> tuple[EventView, SavedSurface, LogState]:
-        """Events, surface (for `SurfaceManager.restore`) and state, all of one moment: what a fork shares."""
-        with self._lock:
-            return self._log.view(), self._surface.save(), self._state.copy()
-
-    def derive_messages(self) -> list[Message]:
-        """The history that the model sees, verbatim: shared immutable messages in a new list.
-
-        Costs O(new nodes) and one list copy; after a replace, O(nodes).
-        """
-        with self._lock:
-            generation, count = self._projected
-            nodes = len(self._surface)
-            if generation != self._surface.replace_generation:
-                kept = {seq: self._by_seq.get(seq, ABSENT) for seq in self._surface.nodes}
-                self._by_seq = {
-                    seq: message for seq, message in kept.items() if message is not ABSENT
-                }
-                self._messages, count = [], 0
-            for position in range(count, nodes):
-                seq = self._surface.node_at(position)
-                if seq not in self._by_seq:
-                    self._by_seq[seq] = derive_event_message(self._log[seq])
-                message = self._by_seq[seq]
-                if message is not None:
-                    self._messages.append(message)
-            self._projected = (self._surface.replace_generation, nodes)
-            return self._messages.copy()
-
-    def derive_event_message(self, event: EventLike) -> Message | None:
-        """The message of one event, verbatim; None where it has none (see `turnlog.surface`)."""
-        return derive_event_message(event)
-
-    def request_header(self) -> FrozenDict | None:
-        """The latest request header in canonical form, or None."""
-        with self._lock:
-            seq = self._state.header_seq
-            return None if seq < 0 else canonical_header(self._log[seq].data["header"])
-
-    def request_context(self) -> FrozenDict | None:
-        """The latest `request/context` data: `{provider, model, contextWindow?}`, or None."""
-        with self._lock:
-            seq = self._state.context_seq
-            return None if seq < 0 else self._log[seq].data
-
-    def title(self) -> str | None:
-        """The latest title, or None."""
-        with self._lock:
-            seq = self._state.title_seq
-            data = None if seq < 0 else self._log[seq].data
-        title = data.get("title") if isinstance(data, dict) else None
-        return title if isinstance(title, str) else None
-
-    def usage(self) -> SessionUsage:
-        """What this session's own requests used; inherited events belong to the parent and do not count."""
-        return fold_usage(self.events.iter_records(self._header.seed_length or 0))
-
-    def request_at(self, turn: int, step: int) -> RequestView:
-        """Header, context and messages exactly as sent for a step (the last attempt).
-
-        Raises `SessionError` (`STEP_NOT_FOUND`) when the log has no such step. Costs one pass over the log's
-        records up to the step.
-        """
-        events = self.events
-        boundary = request_boundary(events, turn, step)
-        log = EventLog(events.prefix(boundary))
-        surface, state = refold(log)
-        past = Session(self._header, log=log, surface=surface, state=state)
-        return RequestView(
-            turn, step, past.request_header(), past.request_context(), past.derive_messages()
-        )
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -520,17 +358,17 @@ class Session:
             raise self._unwritable()
         role, source = message.get("role"), message.get("source")
         kind = source.get("kind") if isinstance(source, Mapping) else None
-        op, sources = self._placement(replace)
+        op, sources = placement(self._surface.nodes, replace)
         if role == "user" and kind != "tool":
             return self._append_surface("user/message", message, op, sources)
         with self._lock:
             type_ = "assistant/message" if role == "assistant" else "tool/result"
             if type_ == "assistant/message" and self._state.open_turn is None and replace is None:
-                return self._append_own_turn(message, usage)
+                return self.append_all(own_turn(self._state.turn + 1, message, usage))[2]
             data = {
                 "turn": self._state.open_turn or self._state.turn,
                 "step": self._state.open_step or self._state.step,
-                **self._rewritten(type_, replace),
+                **(self._rewritten(replace[0]) if type_ == "tool/result" and replace else {}),
                 "message": message,
             }
             if usage is not None:
@@ -554,42 +392,10 @@ class Session:
             assistant_message(content, provider=provider, model=model), usage=usage
         )
 
-    def _append_own_turn(
-        self, message: Mapping[str, Any], usage: Mapping[str, Any] | None
-    ) -> SessionEvent:
-        turn = self._state.turn + 1
-        place = {"turn": turn, "step": 1}
-        data = {**place, "message": message} | ({} if usage is None else {"usage": dict(usage)})
-        events = self.append_all(
-            [
-                {"type": "turn/start", "data": {"turn": turn}},
-                {"type": "step/start", "data": place},
-                {"type": "assistant/message", "data": data, "surfaceOp": "append"},
-                {"type": "step/end", "data": place},
-                {"type": "turn/end", "data": {"turn": turn, "reason": {"kind": "completed"}}},
-            ]
-        )
-        return events[2]
-
-    def _placement(self, replace: tuple[int, int] | None) -> tuple[Any, list[int] | None]:
-        if replace is None:
-            return "append", None
-        start, end = replace
-        nodes = self._surface.nodes
-        covered = (
-            nodes[nodes.index(start) : nodes.index(end) + 1]
-            if start in nodes and end in nodes
-            else []
-        )
-        # Nodes that are not there are left to the surface's own check, which names the fault.
-        return {"op": "replace", "start": start, "end": end}, list(covered) or None
-
-    def _rewritten(self, type_: str, replace: tuple[int, int] | None) -> Mapping[str, Any]:
+    def _rewritten(self, seq: int) -> Mapping[str, Any]:
         """The data of the tool result that a replace rewrites: it keeps its place, error and meta."""
-        if type_ != "tool/result" or replace is None or replace[0] not in self._surface.nodes:
-            return {}
-        target = self._log[replace[0]]
-        return target.to_dict()["data"] if target.type == "tool/result" else {}
+        target = self._log[seq] if seq in self._surface.nodes else None
+        return target.to_dict()["data"] if target and target.type == "tool/result" else {}
 
     def _append_surface(
         self, type_: str, data: Any, op: Any, sources: list[int] | None

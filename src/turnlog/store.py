@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.errors import SessionError
 from turnlog.eventlog import EventLog
 from turnlog.events import EventLike, SessionEvent
@@ -26,7 +27,7 @@ from turnlog.header import SessionHeader
 from turnlog.invariants import InvariantSettings, attach_invariants
 from turnlog.lossless import is_safe_integer
 from turnlog.replay import refold
-from turnlog.session import END_SEED, Clock, Session, system_clock
+from turnlog.session import END_SEED, Session
 from turnlog.surface import SurfaceManager
 
 logger = logging.getLogger(__name__)

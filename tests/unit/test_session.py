@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from turnlog.commit_check import CommitCheck
 from turnlog.errors import (
     EventError,
     HeaderError,
@@ -28,7 +29,7 @@ from turnlog.invariants import attach_invariants
 from turnlog.logstate import LogState
 from turnlog.lossless import json_equal
 from turnlog.messages import assistant_message, tool_result_message, user_message
-from turnlog.session import END_SEED, CommitCheck, Session
+from turnlog.session import END_SEED, Session
 
 Vectors = Callable[[str], Any]
 Wire = dict[str, Any]

@@ -142,8 +142,8 @@ def rm(app: App, ids: tuple[str, ...], older_than: int | None, force: bool, dry_
 
 def _idle(log: Turnlog, age_ms: int) -> list[str]:
     """The sessions without an event for so long, archived ones too."""
+    from turnlog.clock import system_clock
     from turnlog.engine.listing import SessionFilter
-    from turnlog.session import system_clock
 
     wanted = SessionFilter(archived=None, active_until=system_clock() - age_ms)
     page = log.query.browse(wanted, order="active", limit=2**53 - 1)

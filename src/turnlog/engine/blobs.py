@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.errors import StorageError
-from turnlog.session import Clock, system_clock
 
 _REFERENCE = re.compile(rb"sha256:([0-9a-f]{64})")
 GRACE_MS = 60 * 60 * 1000

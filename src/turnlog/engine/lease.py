@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from turnlog.clock import Clock, system_clock
 from turnlog.engine.directories import make_directory
 from turnlog.errors import SessionLockedError, StorageWriteError
 from turnlog.lossless import is_safe_integer
-from turnlog.session import Clock, system_clock
 
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _NOTE_BYTES = 256

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.engine.blobs import BlobMedium
 from turnlog.engine.lease import Lease
 from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
@@ -21,7 +22,7 @@ from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.logstate import LogState
 from turnlog.repair import interrupted_turn_closers
-from turnlog.session import END_SEED, Clock, Session, system_clock
+from turnlog.session import END_SEED, Session
 from turnlog.surface import SurfaceManager
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.engine.protocol import StoredLog, TornTail
 from turnlog.errors import CorruptLogError, UnsupportedFormatError
 from turnlog.events import SessionEvent
 from turnlog.interop.salvaging import rebuild_session
 from turnlog.log import Turnlog
-from turnlog.session import Clock, system_clock
 
 TITLE = "session/title"
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.engine.listing import Order, Page, SessionFilter
 from turnlog.engine.protocol import Salvage, Storage
 from turnlog.errors import CorruptLogError, SessionNotFoundError, StorageError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
-from turnlog.session import Clock, Session, system_clock
+from turnlog.session import Session
 from turnlog.store import SessionStore
 from turnlog.surface import SurfaceManager
 

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 
+from turnlog.clock import system_clock
 from turnlog.engine.batch import check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import Lease, MemoryLeases
@@ -28,7 +29,6 @@ from turnlog.eventlog import EventLog
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.replay import refold
-from turnlog.session import system_clock
 
 _changes = itertools.count(1)
 

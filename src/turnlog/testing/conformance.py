@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from turnlog.clock import system_clock
 from turnlog.engine.listing import Notes, Order, Page, Progress, SessionFilter
 from turnlog.engine.protocol import Batch, Storage, StoredLog
 from turnlog.errors import (
@@ -28,7 +29,6 @@ from turnlog.errors import (
 )
 from turnlog.events import SessionEvent
 from turnlog.lossless import canonicalize
-from turnlog.session import system_clock
 from turnlog.testing.builders import (
     START,
     EventBuilder,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from turnlog.commit_check import CommitCheck
 from turnlog.engine.commit import Committer, Writer
 from turnlog.engine.protocol import Batch
 from turnlog.errors import (
@@ -22,7 +23,7 @@ from turnlog.errors import (
     StorageWriteError,
     TurnlogError,
 )
-from turnlog.session import CommitCheck, Session
+from turnlog.session import Session
 from turnlog.storage.memory import MemoryStorage
 
 WAIT = 30

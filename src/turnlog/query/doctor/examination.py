@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from turnlog.clock import Clock, system_clock
 from turnlog.codec.record import encode_batch
 from turnlog.engine.blobs import BlobInfo, BlobStore, find_references
 from turnlog.engine.listing import SessionFilter
@@ -18,7 +19,6 @@ from turnlog.header import FORMAT_VERSION
 from turnlog.lossless import canonicalize
 from turnlog.query.doctor.leases import lock_concerns
 from turnlog.query.doctor.report import Concern, Report, count
-from turnlog.session import Clock, system_clock
 
 _EVERY = 2**53 - 1
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from turnlog.clock import Clock, system_clock
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
 from turnlog.codec.record import encode_batch, encode_header
 from turnlog.engine.batch import check_batch, stored_header
@@ -45,7 +46,6 @@ from turnlog.errors import (
 )
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
-from turnlog.session import Clock, system_clock
 from turnlog.storage.jsonl import files
 from turnlog.storage.jsonl.blobs import BlobFiles
 from turnlog.storage.jsonl.finding import Root, unreadable

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from turnlog.clock import Clock, system_clock
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames
 from turnlog.codec.reader import BLOCK_BYTES, LogReader
 from turnlog.codec.record import encode_batch, encode_header
@@ -35,7 +36,6 @@ from turnlog.errors import (
 )
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
-from turnlog.session import Clock, system_clock
 from turnlog.storage.sqlite.browse import browse
 from turnlog.storage.sqlite.database import Database
 from turnlog.storage.sqlite.rows import (
