@@ -5,7 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import appending, big, forking, importing, listing, loading, memory, recording
+from benchmarks import (
+    appending,
+    big,
+    committing,
+    forking,
+    importing,
+    listing,
+    loading,
+    memory,
+    recording,
+)
 from benchmarks.measure import Report, print_report
 
 BENCHMARKS: dict[str, Callable[[], Report]] = {
@@ -19,6 +29,9 @@ BENCHMARKS: dict[str, Callable[[], Report]] = {
     "big": big.big,
     "import": importing.import_time,
     "list": listing.list_sessions,
+    "commit": committing.commit,
+    "flush": committing.flush,
+    "browse": committing.browse,
 }
 
 

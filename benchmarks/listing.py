@@ -20,7 +20,9 @@ def list_sessions() -> Report:
     with TemporaryDirectory() as folder:
         storage = JsonlStorage(folder)
         for number in range(_SESSIONS):
-            header = SessionHeader(id=f"s{number}", created_at=number, cwd=f"/home/user/{number % 20}")
+            header = SessionHeader(
+                id=f"s{number}", created_at=number, cwd=f"/home/user/{number % 20}"
+            )
             storage.append(header, events)
         times = interleave({"first lines": lambda: _first_lines(folder), "list": storage.list})
         assert len(storage.list()) == _SESSIONS
