@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import Protocol, overload
 
 import msgspec
 
@@ -182,13 +182,3 @@ class EventLog:
         start = self._tail_start
         tail = _Part(start, start + count, ListSegment(self._tail, count))
         return EventView((*self._parts, tail), start + count)
-
-
-def as_view(events: Any) -> EventView:
-    """The events as a view: a view as it is, any other iterable of events as one segment."""
-    if isinstance(events, EventView):
-        return events
-    log = EventLog()
-    for event in events:
-        log.append(event)
-    return log.view()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-CONTAINERS = frozenset({dict, list})
 _SHALLOW = 64
 """Levels handled by plain recursion, which is several times faster than an explicit stack."""
 

@@ -181,7 +181,7 @@ def attach_invariants(session: Session, settings: InvariantSettings | None = Non
 def find_violations(
     events: EventView | Iterable[SessionEvent], settings: InvariantSettings | None = None
 ) -> list[InvariantError]:
-    """Every relational fault of a stored log, in order: what `turnlog verify` reports as warnings."""
+    """Every relational fault of a stored log, in order; such a log loads all the same."""
     checks, state, faults = Invariants(settings), LogState(), []
     for event in events:
         data = event.data

@@ -1,11 +1,12 @@
-"""What every storage does to a header and a batch before it writes them."""
+"""What every storage does with headers and batches, whatever its medium."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnlog.errors import ConflictError
+from turnlog.engine.protocol import Batch
+from turnlog.errors import ConflictError, TurnlogError
 from turnlog.events import SessionEvent
 from turnlog.header import SessionHeader
 from turnlog.vocabulary import EVENT_TYPES
@@ -33,3 +34,18 @@ def check_batch(session_id: str, events: Sequence[SessionEvent], due: int) -> No
                 actual_seq=due + number,
             )
         EVENT_TYPES.require_known(event.type, event.ignorable)
+
+
+def append_each(
+    append: Callable[[SessionHeader, Sequence[SessionEvent], int | None], None],
+    batches: Sequence[Batch],
+) -> Sequence[TurnlogError | None]:
+    """`Storage.append_many` of a medium that has nothing to share among batches: one append after the other."""
+    results: list[TurnlogError | None] = []
+    for batch in batches:
+        try:
+            append(batch.header, batch.events, batch.fence)
+            results.append(None)
+        except TurnlogError as error:
+            results.append(error)
+    return results

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from turnlog.clock import system_clock
-from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.batch import append_each, check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.lease import Lease, MemoryLeases
 from turnlog.engine.listing import (
@@ -131,14 +131,7 @@ class MemoryStorage:
 
     def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
         """Keep batches, each for itself."""
-        results: list[TurnlogError | None] = []
-        for batch in batches:
-            try:
-                self.append(batch.header, batch.events, batch.fence)
-                results.append(None)
-            except TurnlogError as error:
-                results.append(error)
-        return results
+        return append_each(self.append, batches)
 
     def append(
         self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None

@@ -20,7 +20,7 @@ import msgspec
 from turnlog.clock import Clock, system_clock
 from turnlog.codec.frames import MAGIC, compress_frame, decompress_frames, scan_frames
 from turnlog.codec.record import encode_batch, encode_header
-from turnlog.engine.batch import check_batch, stored_header
+from turnlog.engine.batch import append_each, check_batch, stored_header
 from turnlog.engine.blobs import BlobInfo
 from turnlog.engine.forking import watch_forks
 from turnlog.engine.lease import FileLease, Lease, last_fence
@@ -248,14 +248,7 @@ class JsonlStorage:
 
     def append_many(self, batches: Sequence[Batch]) -> Sequence[TurnlogError | None]:
         """Append batches one after the other; every file needs a sync of its own."""
-        results: list[TurnlogError | None] = []
-        for batch in batches:
-            try:
-                self.append(batch.header, batch.events, batch.fence)
-                results.append(None)
-            except TurnlogError as error:
-                results.append(error)
-        return results
+        return append_each(self.append, batches)
 
     def append(
         self, header: SessionHeader, events: Sequence[SessionEvent], fence: int | None = None
